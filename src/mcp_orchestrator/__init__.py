@@ -1,0 +1,1 @@
+"""A secure execution environment for AI agents."""

@@ -7,7 +7,7 @@ holds it shut, belongs to the back ends beside this file.
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple, Protocol
@@ -191,8 +191,12 @@ class SandboxBackend(Protocol):
         """
         ...
 
-    async def find_all(self) -> list[Sandbox]:
+    async def find_all(self) -> Sequence[Sandbox]:
         """Every sandbox of this instance, running or not, whoever made it."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what the back end itself holds. What can outlive us stays."""
         ...
 
 

@@ -4,8 +4,12 @@ from typing import NamedTuple
 
 
 class Property(NamedTuple):
-    """One promise about a sandbox and what was seen of it."""
+    """One promise about a sandbox and what was seen of it.
+
+    Without an essential one no tool runs; another that does not hold is told and lived with.
+    """
 
     name: str
     held: bool
     seen: str
+    is_essential: bool = True

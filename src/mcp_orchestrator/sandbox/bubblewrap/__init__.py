@@ -1,0 +1,1 @@
+"""Sandboxes without an engine: namespaces made by bubblewrap, limits by control groups."""

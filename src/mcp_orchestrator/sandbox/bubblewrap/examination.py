@@ -1,0 +1,100 @@
+"""A sandbox judged from outside, by what the kernel says of its processes and its limits."""
+
+import os
+
+from mcp_orchestrator.sandbox.backend import SandboxLimits
+from mcp_orchestrator.sandbox.bubblewrap import procfs
+from mcp_orchestrator.sandbox.bubblewrap.cgroups import ControlGroup, Hierarchy, Usage
+from mcp_orchestrator.sandbox.properties import Property
+
+LIMIT_NAMES = {"memory": "memory limit", "pids": "process limit", "cpu": "cpu limit"}
+
+# What stands in where no control group can be had.
+WITHOUT_GROUP = {
+    "memory": "only for each process alone (rlimit): no control group can be made here",
+    "pids": "by rlimit, in a user namespace of its own",
+    "cpu": "none: no control group can be made here",
+}
+
+
+def examine(init: int, limits: SandboxLimits, group: ControlGroup | None) -> list[Property]:
+    """Every property that can be seen from here, of all processes in there."""
+    processes = [fact for pid in procfs.members(init) if (fact := procfs.facts(pid))]
+    return [
+        _all("not root on the host", [(fact.uid != 0, f"uid {fact.uid}") for fact in processes]),
+        # An ordinary user cannot lay down groups. There is nothing in there that they would open.
+        _all(
+            "no groups on the host",
+            [(not fact.groups, f"groups {fact.groups}" if fact.groups else "none") for fact in processes],
+        )._replace(is_essential=False),
+        _all("own namespaces", [_own_namespace(init, kind) for kind in procfs.NAMESPACES]),
+        _all(
+            "outside: no capabilities",
+            [(fact.effective_capabilities == 0, f"{fact.effective_capabilities:x}") for fact in processes],
+        ),
+        _all(
+            "outside: no new privileges",
+            [(fact.no_new_privileges, str(fact.no_new_privileges)) for fact in processes],
+        ),
+        _all(
+            "outside: system call filter",
+            [(fact.seccomp_mode == 2, f"mode {fact.seccomp_mode}") for fact in processes],
+        ),
+        *_limits(limits, group),
+        _file_count(init, limits),
+    ]
+
+
+def limits_held(hierarchy: Hierarchy) -> list[Property]:
+    """Which limits will hold for sandboxes made here; the others are told and lived with."""
+    version = f"control group, version {hierarchy.version}"
+    return [
+        Property(name, True, version)
+        if controller in hierarchy.controllers
+        else _without_group(controller, name)
+        for controller, name in LIMIT_NAMES.items()
+    ]
+
+
+def usage(init: int) -> Usage:
+    """Sums over all processes, for a sandbox without a control group. Memory shared is counted twice."""
+    processes = [fact for pid in procfs.members(init) if (fact := procfs.facts(pid))]
+    return Usage(
+        cpu_seconds=sum(fact.cpu_seconds for fact in processes),
+        memory_bytes=sum(fact.memory_bytes for fact in processes),
+        processes=len(processes),
+    )
+
+
+def _all(name: str, seen: list[tuple[bool, str]]) -> Property:
+    """Held if there is something to see and all of it is as it should be; the odd ones are named."""
+    odd = sorted({text for held, text in seen if not held})
+    return Property(name, bool(seen) and not odd, ", ".join(odd or sorted({text for _, text in seen})))
+
+
+def _own_namespace(init: int, kind: str) -> tuple[bool, str]:
+    theirs = procfs.namespace(init, kind)
+    return theirs not in ("", procfs.namespace("self", kind)), kind
+
+
+def _limits(limits: SandboxLimits, group: ControlGroup | None) -> list[Property]:
+    wanted = group.expected(limits) if group else {}
+    actual = group.limits() if group else {}
+    return [
+        Property(name, actual.get(controller) == wanted[controller], actual.get(controller, "none"))
+        if controller in wanted
+        else _without_group(controller, name)
+        for controller, name in LIMIT_NAMES.items()
+    ]
+
+
+def _without_group(controller: str, name: str) -> Property:
+    return Property(name, controller == "pids", WITHOUT_GROUP[controller], is_essential=False)
+
+
+def _file_count(init: int, limits: SandboxLimits) -> Property:
+    try:
+        files = os.statvfs(f"/proc/{init}/root/workspace").f_files
+    except OSError as error:
+        return Property("file count limit", False, str(error), is_essential=False)
+    return Property("file count limit", files == limits.workspace_files, f"{files} files", is_essential=False)

@@ -1,0 +1,170 @@
+"""What the engine is told about a sandbox, and whether it did as told. Pure: no engine needed.
+
+Every line of hardening is in `container_config` and nowhere else. `deviations`
+reads the engine's own account of a container against it: an engine, or a proxy
+before it, that ignores a field is common, and must be noticed.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from mcp_orchestrator.sandbox.backend import SANDBOX_UID, SandboxLimits, SandboxSpec
+from mcp_orchestrator.sandbox.properties import Property
+from mcp_orchestrator.sandbox.seccomp import docker_profile
+
+USER = f"{SANDBOX_UID}:{SANDBOX_UID}"
+NANO = 1_000_000_000
+
+
+class EngineTraits(NamedTuple):
+    """What of an engine changes how a container must be described to it."""
+
+    cgroup_version: str = "2"
+    has_apparmor: bool = False
+    is_podman: bool = False
+
+
+def container_config(
+    spec: SandboxSpec, labels: Mapping[str, str], engine: EngineTraits = EngineTraits()
+) -> dict[str, Any]:
+    """The body of the engine's create call for one sandbox."""
+    config: dict[str, Any] = {
+        "Image": spec.image,
+        "User": USER,
+        "Hostname": "sandbox",
+        "WorkingDir": "/workspace",
+        "Env": [],
+        "Labels": dict(labels),
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "OpenStdin": True,
+        # Stdin stays open when we detach: a restart of ours must find the server alive.
+        "StdinOnce": False,
+        "Tty": False,
+        # Beside the mode "none" below: the engine then builds no network at all, which halves the start.
+        "NetworkDisabled": True,
+        # An image may name a check that the engine would run inside, unasked.
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": host_config(spec, engine),
+    }
+    if spec.command:
+        config |= {"Entrypoint": [], "Cmd": list(spec.command)}
+    return config
+
+
+def host_config(spec: SandboxSpec, engine: EngineTraits = EngineTraits()) -> dict[str, Any]:
+    """The part of it that isolates and limits."""
+    limits = spec.limits
+    config: dict[str, Any] = {
+        "NetworkMode": "none",
+        # No /dev/shm of the engine's: it would have no limit on files. Ours is below.
+        "IpcMode": "none",
+        "ReadonlyRootfs": True,
+        "Privileged": False,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": security_options(engine),
+        "Memory": limits.memory_bytes,
+        # Equal to the memory: no swap. Left out, the engine grants as much again.
+        "MemorySwap": limits.memory_bytes,
+        "NanoCpus": round(limits.cpus * NANO),
+        "PidsLimit": limits.processes,
+        "OomScoreAdj": 500,
+        "Ulimits": [
+            {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
+            {"Name": "core", "Soft": 0, "Hard": 0},
+            {"Name": "fsize", "Soft": limits.workspace_bytes, "Hard": limits.workspace_bytes},
+        ],
+        "Tmpfs": temporary_file_systems(limits),
+        # Any other driver writes the protocol stream, and so the person's data, to disk.
+        "LogConfig": {"Type": "none", "Config": {}},
+        "Init": True,
+        # We read how it ended before we remove it.
+        "AutoRemove": False,
+        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
+    }
+    if engine.cgroup_version == "1":
+        # Cgroup v2 has no such knob, and some engines refuse a container that sets it.
+        config["MemorySwappiness"] = 0
+    if spec.runtime:
+        config["Runtime"] = spec.runtime
+    return config
+
+
+def security_options(engine: EngineTraits) -> list[str]:
+    options = ["no-new-privileges", f"seccomp={docker_profile()}"]
+    if engine.has_apparmor and not engine.is_podman:
+        options.append("apparmor=docker-default")
+    return options
+
+
+def temporary_file_systems(limits: SandboxLimits) -> dict[str, str]:
+    """The only writable places. Bounded in files too, or a million empty ones exhaust the memory."""
+    owner = f"uid={SANDBOX_UID},gid={SANDBOX_UID},mode=0700"
+    return {
+        "/workspace": f"rw,exec,nosuid,nodev,size={limits.workspace_bytes},"
+        f"nr_inodes={limits.workspace_files},{owner}",
+        "/tmp": f"rw,noexec,nosuid,nodev,size={limits.tmp_bytes},nr_inodes={limits.tmp_files},{owner}",  # noqa: S108
+        "/dev/shm": f"rw,noexec,nosuid,nodev,size={limits.shm_bytes},nr_inodes={limits.tmp_files},{owner}",  # noqa: S108
+        # Over the engine's message queues, which are a writable place too.
+        "/dev/mqueue": "ro,noexec,nosuid,nodev,size=4096,nr_inodes=1",
+    }
+
+
+# What must be empty in the engine's account, whatever the image asked for.
+_ABSENT = ("Binds", "Devices", "CapAdd", "VolumesFrom", "DeviceRequests", "GroupAdd", "PortBindings", "Links")
+_NEVER_HOST = ("PidMode", "UTSMode", "UsernsMode", "CgroupnsMode")
+
+
+def deviations(
+    spec: SandboxSpec, inspected: Mapping[str, Any], engine: EngineTraits = EngineTraits()
+) -> list[Property]:
+    """One property for each hardening line, held when the engine's inspect output shows it."""
+    actual = inspected["HostConfig"]
+    properties = [
+        Property(f"engine: {key}", _same(key, expected, actual.get(key)), _short(actual.get(key)))
+        for key, expected in host_config(spec, engine).items()
+    ]
+    properties += [
+        Property(f"engine: no {key}", not actual.get(key), _short(actual.get(key))) for key in _ABSENT
+    ]
+    properties += [
+        Property(f"engine: {key} is not the host's", actual.get(key) != "host", _short(actual.get(key)))
+        for key in _NEVER_HOST
+        # The engine's default on cgroup v1 is the host's cgroup namespace; the mount is its own all the same.
+        if not (key == "CgroupnsMode" and engine.cgroup_version == "1")
+    ]
+    mounts = [mount for mount in inspected.get("Mounts") or [] if mount.get("Type") != "tmpfs"]
+    properties.append(
+        Property("engine: no mounts", not mounts, _short([m.get("Destination") for m in mounts]))
+    )
+    user = inspected["Config"].get("User")
+    properties.append(Property("engine: user", user == USER, _short(user)))
+    return properties
+
+
+def _same(key: str, expected: object, actual: Any) -> bool:
+    match key:
+        case "Ulimits":
+            wanted = {(limit["Name"], limit["Soft"], limit["Hard"]) for limit in expected}  # type: ignore[attr-defined]
+            return wanted <= {(limit["Name"], limit["Soft"], limit["Hard"]) for limit in actual or []}
+        case "SecurityOpt":
+            return set(expected) <= {_spelling(option) for option in actual or []}  # type: ignore[call-overload, no-any-return]
+        case "CapDrop":
+            return "ALL" in {capability.upper() for capability in actual or []} or len(actual or []) > 30
+        case "LogConfig":
+            return bool(actual and actual.get("Type") == "none")
+        case "RestartPolicy":
+            return bool(actual is None or actual.get("Name") in ("", "no"))
+        case _:
+            return bool(actual == expected)
+
+
+def _spelling(option: str) -> str:
+    """Engines answer with `no-new-privileges:true` or `seccomp:…` for what was sent otherwise."""
+    return option.removesuffix(":true").replace("seccomp:", "seccomp=", 1)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

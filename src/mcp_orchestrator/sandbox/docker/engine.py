@@ -1,0 +1,103 @@
+"""Finding a container engine and learning what it is."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from aiodocker import Docker
+from aiodocker.exceptions import DockerError
+from aiohttp import ClientError
+
+from mcp_orchestrator.sandbox.backend import BackendUnavailable
+from mcp_orchestrator.sandbox.docker.description import EngineTraits
+from mcp_orchestrator.sandbox.docker.stream import Endpoint
+
+# A live engine answers a version request in milliseconds; a dead socket should not hold the start.
+_ANSWER_SECONDS: Final = 5
+
+
+async def connect(environment: Mapping[str, str] = os.environ) -> tuple[Docker, Endpoint]:
+    """The first engine that answers.
+
+    Raises:
+        BackendUnavailable: none does; says where was looked and what to do.
+    """
+    tried: list[str] = []
+    for endpoint in candidates(environment):
+        try:
+            return await _greet(endpoint), endpoint
+        except (DockerError, ClientError, OSError, TimeoutError, ValueError) as error:
+            tried.append(f"{endpoint.url} ({_reason(error)})")
+    where = "; ".join(tried) or "no socket found at the usual places"
+    raise BackendUnavailable(
+        f"No container engine answers: {where}. Start Docker or Podman, or point DOCKER_HOST at it."
+    )
+
+
+def candidates(environment: Mapping[str, str]) -> Iterator[Endpoint]:
+    """Where an engine may listen. A `DOCKER_HOST` is a wish: nothing else is tried then."""
+    if host := environment.get("DOCKER_HOST"):
+        tls = _client_certificates(environment) if environment.get("DOCKER_TLS_VERIFY") else None
+        yield Endpoint(host, tls)
+        return
+    runtime = Path(environment.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
+    home = Path(environment.get("HOME") or "/nonexistent")
+    for path in (
+        Path("/var/run/docker.sock"),
+        runtime / "docker.sock",  # rootless Docker
+        home / ".docker/run/docker.sock",
+        runtime / "podman/podman.sock",
+        Path("/run/podman/podman.sock"),
+    ):
+        if _is_socket(path):
+            yield Endpoint(f"unix://{path}")
+
+
+async def traits(docker: Docker) -> EngineTraits:
+    """What of the engine matters to how we describe a container."""
+    account = await docker.system.info()
+    version = await docker.version()
+    components = {component.get("Name") for component in version.get("Components") or []}
+    options = account.get("SecurityOptions") or []
+    return EngineTraits(
+        cgroup_version=str(account.get("CgroupVersion") or "1"),
+        has_apparmor=any("apparmor" in option for option in options),
+        is_podman="Podman Engine" in components,
+    )
+
+
+async def _greet(endpoint: Endpoint) -> Docker:
+    docker = Docker(url=endpoint.url, ssl_context=endpoint.tls)
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            await docker.version()
+    except BaseException:
+        await docker.close()
+        raise
+    return docker
+
+
+def _client_certificates(environment: Mapping[str, str]) -> ssl.SSLContext:
+    folder = Path(environment.get("DOCKER_CERT_PATH") or "~/.docker").expanduser()
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return path.is_socket()
+    except OSError:
+        return False
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {_ANSWER_SECONDS} s"
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, PermissionError):
+        return "permission denied: add your user to the group that owns the socket"
+    return str(cause) or type(error).__name__

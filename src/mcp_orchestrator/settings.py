@@ -1,0 +1,106 @@
+"""Environment, `.env` and `mcp-orchestrator.toml` to frozen options; read once, wrong values stop the start."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from mcp_orchestrator.errors import OrchestratorError
+from mcp_orchestrator.sandbox.backend import SandboxLimits
+
+_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+class InvalidSettings(OrchestratorError):
+    """A setting has a value that cannot be used."""
+
+
+def _size(value: Any) -> Any:
+    """Bytes from `512m`, `1g` or a plain number, as engines write them."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"(\d+)([bkmg]?)b?", value.strip().lower())
+        if match is None:
+            raise ValueError("not a size; an example is 512m")
+        return int(match[1]) * _UNITS[match[2]]
+    return value
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+
+
+class Settings(BaseSettings):
+    """Every option by its name in the environment; an empty value counts as unset."""
+
+    model_config = SettingsConfigDict(
+        env_file=".env",
+        toml_file="mcp-orchestrator.toml",
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
+    )
+
+    data_dir: Path = Field(
+        default=Path("~/.local/share/mcp-orchestrator"), description="Where state and archives live."
+    )
+    instance_id: str = Field(
+        default="", pattern=r"^([a-z0-9][a-z0-9-]{0,31})?$", description="Tells our sandboxes from others'."
+    )
+    sandbox_backend: Literal["auto", "docker", "bubblewrap"] = "auto"
+    sandbox_image: str = "mcp-server:latest"
+    sandbox_runtime: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
+    # Below it the server itself does not start.
+    sandbox_memory: Size = Field(default=512 * 1024**2, ge=64 * 1024**2)
+    sandbox_cpus: float = Field(default=0.5, ge=0.05, le=64)
+
+    @field_validator("data_dir")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The first that names a setting wins."""
+        return init_settings, env_settings, dotenv_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def sandbox_limits(self) -> SandboxLimits:
+        """The temporary file systems are part of the memory: a quarter and an eighth of it, within bounds."""
+        usual = SandboxLimits()
+        return SandboxLimits(
+            memory_bytes=self.sandbox_memory,
+            cpus=self.sandbox_cpus,
+            workspace_bytes=min(usual.workspace_bytes, self.sandbox_memory // 4),
+            tmp_bytes=min(usual.tmp_bytes, self.sandbox_memory // 8),
+        )
+
+
+def load_settings() -> Settings:
+    """Read the settings.
+
+    Raises:
+        InvalidSettings: names the setting, what is wrong with it, and an example.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']} (given: {problem['input']!r})"
+            for problem in error.errors()
+        ]
+        raise InvalidSettings("\n".join(problems)) from None
+    except (OSError, ValueError) as error:
+        raise InvalidSettings(f"A settings file cannot be read: {error}") from error

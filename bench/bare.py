@@ -9,6 +9,7 @@ from typing import Any
 from aiodocker import Docker
 from aiodocker.containers import DockerContainer
 
+from mcp_orchestrator.sandbox.backend import ByteStreams
 from mcp_orchestrator.sandbox.docker.stream import Endpoint, EngineStream, open_stream
 
 _META = {
@@ -34,7 +35,7 @@ async def attached(docker: Docker, endpoint: Endpoint, config: dict[str, Any], n
     return stream
 
 
-async def asked(stream: EngineStream, request_id: int, method: str, **params: Any) -> dict[str, Any]:
+async def asked(stream: ByteStreams, request_id: int, method: str, **params: Any) -> dict[str, Any]:
     """One request and its answer, a line each."""
     request = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": {**params, "_meta": _META}}
     await stream.write(json.dumps(request).encode() + b"\n")

@@ -58,7 +58,7 @@ async def choose_backend(settings: Settings, instance: str, choice: str) -> Sand
 
 async def _connect(name: str, settings: Settings, instance: str) -> SandboxBackend:
     if name == "docker":
-        return await DockerBackend.connect(instance, os.environ)
+        return await DockerBackend.connect(instance, os.environ, settings.data_dir)
     return await BubblewrapBackend.connect(instance, settings.data_dir / "run")
 
 

@@ -1,4 +1,4 @@
-"""Environment, `.env` and `mcp-orchestrator.toml` to frozen options; read once, wrong values stop the start."""
+"""Environment, `.env` and `mcp-orchestrator.toml` to frozen options. A wrong value stops the start."""
 
 import re
 from pathlib import Path
@@ -71,7 +71,7 @@ class Settings(BaseSettings):
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
         dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library passes it
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The first that names a setting wins."""
         return init_settings, env_settings, dotenv_settings, TomlConfigSettingsSource(settings_cls)
@@ -98,7 +98,7 @@ def load_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         problems = [
-            f"{'.'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']} (given: {problem['input']!r})"
+            f"{'.'.join(map(str, problem['loc'])).upper()}={problem['input']!r}: {problem['msg']}"
             for problem in error.errors()
         ]
         raise InvalidSettings("\n".join(problems)) from None

@@ -32,6 +32,7 @@ from mcp_orchestrator.sandbox.backend import (
 )
 from mcp_orchestrator.sandbox.bubblewrap import program
 from mcp_orchestrator.sandbox.bubblewrap.backend import BubblewrapBackend
+from mcp_orchestrator.sandbox.bubblewrap.claims import Claim, Remains
 from mcp_orchestrator.sandbox.bubblewrap.sandbox import BubblewrapSandbox
 from mcp_orchestrator.sandbox.names import session_name
 
@@ -218,6 +219,32 @@ async def test_a_sandbox_dies_when_its_maker_is_killed_and_the_next_start_cleans
     assert await backend.find_all() == []
     assert list((tmp_path / "run").iterdir()) == []
     assert leftover_groups(spec.name) == []
+
+
+async def test_what_a_maker_left_that_died_while_making_is_found_by_its_mark(
+    backend: BubblewrapBackend, spec: SandboxSpec, tmp_path: Path
+) -> None:
+    """bwrap's inner half waits for ever when its outer half dies at the wrong moment."""
+    left = await asyncio.create_subprocess_exec(
+        "/bin/sh", "-c", "read -r _", "the-mark", stdin=subprocess.PIPE
+    )
+    claim = Claim.take(tmp_path / "run", spec.name)
+    claim.note(Remains(mark="the-mark"))
+    os.close(claim._descriptor)
+
+    await backend.find_all()
+
+    async with asyncio.timeout(5):
+        assert await left.wait() == -signal.SIGKILL
+
+
+async def test_a_server_that_ends_at_once_is_a_sandbox_that_stopped(
+    backend: BubblewrapBackend, spec: SandboxSpec
+) -> None:
+    for _ in range(10):
+        sandbox = await backend.create(replace(spec, command=("/bin/true",)))
+        await wait_until_stopped(sandbox)
+        assert (await sandbox.state()).exit_code == 0
 
 
 async def test_a_dead_sandbox_is_made_anew(backend: BubblewrapBackend, spec: SandboxSpec) -> None:

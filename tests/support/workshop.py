@@ -78,7 +78,7 @@ async def open_workshop(
     if kind == "bubblewrap":
         backend = await BubblewrapBackend.connect(instance, folder)
     else:
-        backend = await DockerBackend.connect(instance, {"DOCKER_HOST": engine})
+        backend = await DockerBackend.connect(instance, {"DOCKER_HOST": engine}, folder)
     workshop = Workshop(kind, backend, instance, await backend.resolve(image))
     try:
         yield workshop

@@ -7,10 +7,12 @@ lie, which is why the back end's account from outside is judged as well.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from mcp_orchestrator.sandbox.backend import SANDBOX_UID, SandboxError, SandboxSpec
+from mcp_orchestrator.sandbox.backend import MIB, SANDBOX_UID, SandboxError, SandboxSpec
 from mcp_orchestrator.sandbox.properties import Property
 
 _WRITABLE: Final = {"/workspace", "/tmp", "/dev/shm"}  # noqa: S108
+_UNMAPPED: Final = 65_534
+
 
 class SandboxUnsound(SandboxError):
     """A promised property does not hold, so nothing may run in this sandbox."""
@@ -47,10 +49,12 @@ def inside(facts: Mapping[str, Any], spec: SandboxSpec) -> list[Property]:
 
 def _identity(facts: Mapping[str, Any]) -> list[Property]:
     who = f"{facts['uid']}:{facts['gid']}, groups {facts['groups']}"
-    own = {SANDBOX_UID}
+    # A group of the host that has no name inside. An ordinary user cannot drop it, and it opens nothing.
+    harmless = {SANDBOX_UID, _UNMAPPED}
+    is_ordinary = facts["uid"] == facts["gid"] == SANDBOX_UID and set(facts["groups"]) <= harmless
     capabilities = facts["capabilities"]
     return [
-        Property("ordinary user", {facts["uid"], facts["gid"], *facts["groups"]} == own, who),
+        Property("ordinary user", is_ordinary, who),
         Property(
             "no capabilities", not any(capabilities.values()), _names(k for k, v in capabilities.items() if v)
         ),
@@ -63,7 +67,7 @@ def _identity(facts: Mapping[str, Any]) -> list[Property]:
 
 def _network(facts: Mapping[str, Any]) -> list[Property]:
     others = [name for name in facts["interfaces"] if name != "lo"]
-    seen = f"{_names(others)}, {facts['routes']} routes"
+    seen = f"interfaces beside lo: {_names(others)}; routes: {facts['routes']}"
     return [Property("no network", not others and facts["routes"] == 0, seen)]
 
 
@@ -72,7 +76,7 @@ def _files(facts: Mapping[str, Any], spec: SandboxSpec) -> list[Property]:
     limits = spec.limits
     bounds = {"/workspace": limits.workspace_bytes, "/tmp": limits.tmp_bytes, "/dev/shm": limits.shm_bytes}  # noqa: S108
     return [
-        Property("read-only system", not elsewhere, _names(sorted(elsewhere))),
+        Property("read-only system", not elsewhere, f"writable elsewhere: {_names(sorted(elsewhere))}"),
         Property("writable workspace", "/workspace" in facts["writable"], _names(facts["writable"])),
         *(_bounded(path, facts["file_systems"].get(path), most) for path, most in bounds.items()),
     ]
@@ -83,7 +87,7 @@ def _bounded(path: str, system: Mapping[str, Any] | None, most: int) -> Property
         return Property(f"{path} bounded", path != "/workspace", "absent")
     # File systems round up to whole pages.
     held = 0 < system["bytes"] <= most + 4096
-    return Property(f"{path} bounded", held, f"{system['bytes']} bytes of {system['type']}")
+    return Property(f"{path} bounded", held, f"{system['bytes'] / MIB:.0f} MiB of {system['type']}")
 
 
 def _limits(facts: Mapping[str, Any], spec: SandboxSpec) -> list[Property]:
@@ -112,11 +116,13 @@ def _at_most(name: str, seen: float | None, most: float) -> list[Property]:
 def _system_calls(facts: Mapping[str, Any], spec: SandboxSpec) -> list[Property]:
     if spec.runtime.startswith("runsc"):
         # Whatever a program calls there is answered by gVisor itself and never reaches the host's kernel.
-        return [Property("system calls kept from the host", held=True, seen=f"gVisor, {facts['kernel'][:21]}")]
+        return [
+            Property("system calls kept from the host", held=True, seen=f"gVisor, {facts['kernel'][:21]}")
+        ]
     allowed = [name for name, refused in sorted(facts["refused"].items()) if not refused]
     return [
         Property("system call filter", facts["seccomp"] == 2, f"mode {facts['seccomp']}"),
-        Property("dangerous system calls refused", not allowed, _names(allowed)),
+        Property("dangerous system calls refused", not allowed, f"allowed: {_names(allowed)}"),
     ]
 
 

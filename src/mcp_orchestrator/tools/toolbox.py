@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
@@ -117,7 +117,7 @@ class Toolbox:
         self.catalogue = catalogue(listed)
         return self.catalogue
 
-    async def changes(self) -> AsyncIterator[Catalogue]:
+    async def changes(self) -> AsyncGenerator[Catalogue, None]:
         """The catalogue again, each time the server says that it changed."""
         while True:
             await self._changed.wait()
@@ -134,7 +134,7 @@ class Toolbox:
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], timeout_seconds: float
-    ) -> AsyncIterator[ToolOutput | ToolResult]:
+    ) -> AsyncGenerator[ToolOutput | ToolResult, None]:
         """Like `run`, with what the tool says meanwhile; the result comes last.
 
         Leaving the iteration early cancels the call.

@@ -30,6 +30,7 @@ HOST = Host(
     open_files=4096,
 )
 DESCRIPTORS = Descriptors(arguments=3, seccomp=4, info=5, files={"/etc/passwd": 6, "/opt/mcp/server/a.py": 7})
+MARK = "0123456789abcdef"
 GROUP = Hierarchy(1, {"memory": Path("/m"), "pids": Path("/p"), "freezer": Path("/p")}).group("name")
 
 
@@ -75,15 +76,15 @@ def test_files_are_handed_over_by_number_into_directories_that_can_be_entered() 
 
 
 def test_root_becomes_somebody_else_before_bwrap_and_an_ordinary_user_stays() -> None:
-    as_root = launch_command(SPEC, HOST, 1_880_000_000, None, DESCRIPTORS)
-    as_user = launch_command(SPEC, HOST, None, None, DESCRIPTORS)
+    as_root = launch_command(SPEC, HOST, DESCRIPTORS, mark=MARK, uid=1_880_000_000, group=None)
+    as_user = launch_command(SPEC, HOST, DESCRIPTORS, mark=MARK, uid=None, group=None)
     become = as_root[as_root.index("/usr/bin/setpriv") : as_root.index("/usr/bin/bwrap")]
     assert {"--reuid=1880000000", "--regid=1880000000", "--clear-groups", "--no-new-privs"} <= set(become)
     assert "/usr/bin/setpriv" not in as_user
 
 
 def test_the_process_is_in_its_groups_before_anything_else_runs() -> None:
-    command = launch_command(SPEC, HOST, None, GROUP, DESCRIPTORS)
+    command = launch_command(SPEC, HOST, DESCRIPTORS, mark=MARK, uid=None, group=GROUP)
     assert command[:8] == [
         *("/bin/sh", "-c", LAUNCHER, "launcher", "/"),
         *("/m/name/cgroup.procs", "/p/name/cgroup.procs", "--"),
@@ -95,28 +96,36 @@ def test_resource_limits_stand_in_for_missing_groups() -> None:
         return command[command.index("/usr/bin/prlimit") + 1 : -4]
 
     always = ["--nofile=1024:1024", "--core=0:0", "--fsize=7:7"]
-    assert limits(launch_command(SPEC, HOST, None, GROUP, DESCRIPTORS)) == [*always, "--"]
-    assert limits(launch_command(SPEC, HOST, None, None, DESCRIPTORS)) == [
+    assert limits(launch_command(SPEC, HOST, DESCRIPTORS, mark=MARK, uid=None, group=GROUP)) == [
+        *always,
+        "--",
+    ]
+    assert limits(launch_command(SPEC, HOST, DESCRIPTORS, mark=MARK, uid=None, group=None)) == [
         *(*always, "--nproc=128:128", "--data=536870912:536870912", "--")
     ]
 
 
 def test_no_limit_asks_for_more_than_we_have_ourselves() -> None:
-    command = launch_command(SPEC, replace(HOST, open_files=64), None, GROUP, DESCRIPTORS)
+    command = launch_command(
+        SPEC, replace(HOST, open_files=64), DESCRIPTORS, mark=MARK, uid=None, group=GROUP
+    )
     assert "--nofile=64:64" in command
 
 
 def test_the_server_of_the_package_runs_unless_another_is_named() -> None:
-    assert launch_command(SPEC, HOST, None, None, DESCRIPTORS)[-4:] == [
+    assert launch_command(SPEC, HOST, DESCRIPTORS, mark=MARK, uid=None, group=None)[-4:] == [
         *("/usr/bin/python3", "-I", "-S", "/opt/mcp/workspace_server")
     ]
     named = replace(SPEC, command=("/usr/bin/node", "server.js"))
-    assert launch_command(named, HOST, None, None, DESCRIPTORS)[-2:] == ["/usr/bin/node", "server.js"]
+    assert launch_command(named, HOST, DESCRIPTORS, mark=MARK, uid=None, group=None)[-2:] == [
+        "/usr/bin/node",
+        "server.js",
+    ]
 
 
 def test_values_are_never_part_of_a_shell_text() -> None:
     hostile = replace(SPEC, command=("$(touch /tmp/x)", "; rm -rf /"))
-    command = launch_command(hostile, HOST, None, None, DESCRIPTORS)
+    command = launch_command(hostile, HOST, DESCRIPTORS, mark=MARK, uid=None, group=None)
     texts = [after for word, after in pairwise(command) if word == "-c"]
     assert texts == [LAUNCHER, GATE]
 

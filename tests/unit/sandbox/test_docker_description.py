@@ -58,6 +58,7 @@ def test_the_create_body_is_exactly_this() -> None:
                 "uid=1000,gid=1000,mode=0700",
                 "/tmp": "rw,noexec,nosuid,nodev,size=67108864,nr_inodes=4096,uid=1000,gid=1000,mode=0700",
                 "/dev/shm": "rw,noexec,nosuid,nodev,size=16777216,nr_inodes=4096,uid=1000,gid=1000,mode=0700",
+                "/dev/mqueue": "ro,noexec,nosuid,nodev,size=4096,nr_inodes=1",
             },
             "LogConfig": {"Type": "none", "Config": {}},
             "Init": True,
@@ -78,13 +79,17 @@ def test_a_command_replaces_the_entry_point_of_the_image() -> None:
     assert (config["Entrypoint"], config["Cmd"]) == ([], ["server", "--flag"])
 
 
-def test_apparmor_is_named_only_where_docker_has_it() -> None:
-    def options(engine: EngineTraits) -> list[str]:
-        return list(container_config(SPEC, LABELS, engine)["HostConfig"]["SecurityOpt"])
+def options(engine: EngineTraits) -> list[str]:
+    return list(container_config(SPEC, LABELS, engine)["HostConfig"]["SecurityOpt"])
 
+
+def test_apparmor_is_named_only_where_the_engine_has_it() -> None:
     assert "apparmor=docker-default" in options(EngineTraits(has_apparmor=True))
-    assert "apparmor=docker-default" not in options(EngineTraits(has_apparmor=True, is_podman=True))
     assert "apparmor=docker-default" not in options(V2)
+
+
+def test_podman_gets_the_filter_as_a_file() -> None:
+    assert "seccomp=/data/seccomp.json" in options(EngineTraits(seccomp_file="/data/seccomp.json"))
 
 
 def test_nothing_of_the_spec_but_its_limits_image_command_and_runtime_reaches_the_engine() -> None:

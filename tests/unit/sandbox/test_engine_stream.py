@@ -1,5 +1,6 @@
 """The engine's multiplexed stream comes apart rightly however it was cut."""
 
+import itertools
 import tracemalloc
 
 import pytest
@@ -29,11 +30,7 @@ def test_every_way_of_cutting_gives_each_stream_its_bytes(
     edges = [0, *sorted(place % (len(wire) + 1) for place in places), len(wire)]
     decoder = FrameDecoder()
 
-    outputs = [
-        output
-        for start, end in zip(edges, edges[1:], strict=False)
-        for output in decoder.feed(wire[start:end])
-    ]
+    outputs = [output for start, end in itertools.pairwise(edges) for output in decoder.feed(wire[start:end])]
 
     assert said(outputs, "stdout") == b"".join(payload for source, payload in parts if source == 1)
     assert said(outputs, "stderr") == b"".join(payload for source, payload in parts if source == 2)

@@ -1,5 +1,6 @@
 """Lines come out whole however the bytes were cut."""
 
+import itertools
 import time
 
 from hypothesis import given
@@ -18,7 +19,7 @@ def fed(pieces: list[bytes], most: int = MOST) -> list[bytes | OversizedLine]:
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     """`data` in pieces, some of them empty, that join to it."""
     edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in itertools.pairwise(edges)]
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(min_value=0), max_size=40))

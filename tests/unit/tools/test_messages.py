@@ -1,5 +1,6 @@
 """What a hostile server writes becomes a message, an error answer, or nothing; never a crash."""
 
+import contextlib
 import json
 import time
 
@@ -105,10 +106,8 @@ def test_half_a_surrogate_pair_becomes_a_replacement_character() -> None:
 
 @given(st.binary(max_size=300))
 def test_no_bytes_at_all_crash_the_parser(line: bytes) -> None:
-    try:
+    with contextlib.suppress(NotAMessage):
         parse_message(line)
-    except NotAMessage:
-        pass
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The connection to a server that misbehaves in every way the protocol allows and forbids."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, cast
@@ -254,15 +255,16 @@ async def test_leaving_a_call_early_cancels_it_at_the_server() -> None:
         return [line(method="notifications/progress", params={"progressToken": token, "progress": 1})]
 
     async with connected(answer) as (toolbox, streams):
-        async with aclosing(toolbox.call("echo", {}, QUICK)) as updates:
-            assert isinstance(await anext(updates), ToolOutput)
+        updates = toolbox.call("echo", {}, QUICK)
+        assert isinstance(await anext(updates), ToolOutput)
+        await updates.aclose()
 
     assert streams.received[-1]["method"] == "notifications/cancelled"
 
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create", "roots/list", "no/such"])
 async def test_what_a_server_asks_of_us_is_refused(method: str) -> None:
-    async with connected(lambda request: [text(request, "")]) as (toolbox, streams):
+    async with connected(lambda request: [text(request, "")]) as (_toolbox, streams):
         streams.say(line(id=77, method=method, params={}))
         async with asyncio.timeout(QUICK):
             while not [m for m in streams.received if m.get("id") == 77]:
@@ -320,6 +322,6 @@ def test_however_an_answer_is_cut_it_arrives(places: list[int]) -> None:
     def answer(request: dict[str, Any]) -> list[bytes]:
         data = b"noise\n" + text(request, "Grüße \N{GRINNING FACE}") + b"more"
         edges = [0, *sorted(place % len(data) for place in places), len(data)]
-        return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+        return [data[start:end] for start, end in itertools.pairwise(edges)]
 
     assert asyncio.run(said(answer)) == "Grüße \N{GRINNING FACE}"

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import re
+import secrets
 import signal
 from pathlib import Path
 from typing import Self
@@ -125,36 +126,36 @@ class BubblewrapBackend:
     async def _make(self, spec: SandboxSpec) -> BubblewrapSandbox:
         uid = await asyncio.to_thread(users.unused_uid) if os.geteuid() == 0 else None
         claim = Claim.take(self._runtime_dir, spec.name)
+        mark = secrets.token_hex(16)
         try:
             await _clean(spec.name, claim.remains())
-            group = self._make_group(spec, claim)
-            process, init = await launch(spec, self._programs, uid, group)
+            group = self._make_group(spec, claim, mark)
+            launched = await launch(spec, self._programs, mark, uid, group)
         except BaseException as error:
             await finish(asyncio.ensure_future(self._give_up(spec.name, claim)))
             if isinstance(error, OSError):
                 raise SandboxFailed(f"Sandbox '{spec.name}' could not be made: {error}") from error
             raise
-        claim.note(Remains(self._groups, init, procfs.start_time(init)))
 
         def let_go() -> None:
             claim.release()
             self._sandboxes.pop(spec.name, None)
 
         sandbox = BubblewrapSandbox(
-            spec, names.labels(self._instance, spec), process, init=init, uid=uid, group=group, let_go=let_go
+            spec, names.labels(self._instance, spec), launched, uid=uid, group=group, let_go=let_go
         )
         self._sandboxes[spec.name] = sandbox
         logger.info("Made sandbox %s", spec.name)
         return sandbox
 
-    def _make_group(self, spec: SandboxSpec, claim: Claim) -> ControlGroup | None:
-        claim.note(Remains())
+    def _make_group(self, spec: SandboxSpec, claim: Claim, mark: str) -> ControlGroup | None:
+        claim.note(Remains(mark=mark))
         if not self._groups.controllers:
             return None
         group = self._groups.group(spec.name)
         group.make()
         # Noted when we know that nobody else is in there: what is noted is killed when we give up.
-        claim.note(Remains(self._groups))
+        claim.note(Remains(self._groups, mark))
         group.limit(spec.limits)
         return group
 
@@ -165,8 +166,8 @@ class BubblewrapBackend:
 
 async def _clean(name: str, remains: Remains) -> None:
     """Remove what a sandbox left that nobody holds."""
-    if remains.pid and procfs.start_time(remains.pid) == remains.started:
-        procfs.signal_all([remains.pid], signal.SIGKILL)
+    if remains.mark:
+        procfs.signal_all(procfs.marked(remains.mark), signal.SIGKILL)
     if not remains.groups.controllers:
         return
     group = remains.groups.group(name)

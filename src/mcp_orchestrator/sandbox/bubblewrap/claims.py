@@ -19,11 +19,10 @@ SUFFIX = ".claim"
 
 @dataclass(frozen=True)
 class Remains:
-    """What a sandbox may leave behind: its control groups, and its first process."""
+    """What a sandbox may leave behind: control groups, and processes with its mark in their arguments."""
 
     groups: Hierarchy = NO_GROUPS
-    pid: int = 0
-    started: int = 0
+    mark: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -31,14 +30,13 @@ class Remains:
         try:
             noted: dict[str, Any] = json.loads(text)
             parents = {name: Path(path) for name, path in noted["parents"].items()}
-            return cls(Hierarchy(noted["version"], parents), noted["pid"], noted["started"])
+            return cls(Hierarchy(noted["version"], parents), noted["mark"])
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls()
 
     def text(self) -> str:
         parents = {name: str(path) for name, path in self.groups.parents.items()}
-        noted = {"version": self.groups.version, "parents": parents}
-        return json.dumps({**noted, "pid": self.pid, "started": self.started})
+        return json.dumps({"version": self.groups.version, "parents": parents, "mark": self.mark})
 
 
 class Claim:

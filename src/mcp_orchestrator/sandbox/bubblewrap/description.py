@@ -85,16 +85,25 @@ class Descriptors:
 
 
 def launch_command(
-    spec: SandboxSpec, host: Host, uid: int | None, group: ControlGroup | None, descriptors: Descriptors
+    spec: SandboxSpec,
+    host: Host,
+    descriptors: Descriptors,
+    *,
+    mark: str,
+    uid: int | None,
+    group: ControlGroup | None,
 ) -> list[str]:
-    """What we start. `uid` is None when we are an ordinary user and stay it."""
+    """What we start. `uid` is None when we are an ordinary user and stay it.
+
+    The mark is one of the arguments: by it what a dead process of ours left can be found.
+    """
     joined = [str(path) for path in group.joining_files] if group else []
     controllers = group.controllers if group else frozenset()
     return [
         *("/bin/sh", "-c", LAUNCHER, "launcher", host.bwrap_directory, *joined, "--"),
         *([] if uid is None else _become(uid)),
         *(*host.bwrap, "--args", str(descriptors.arguments), "--"),
-        *("/bin/sh", "-c", GATE, "gate"),
+        *("/bin/sh", "-c", GATE, mark),
         *_resource_limits(spec.limits, host, controllers),
         *(spec.command or (host.python, "-I", "-S", SERVER_DIRECTORY)),
     ]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mcp_orchestrator.sandbox import seccomp
 from mcp_orchestrator.sandbox.backend import SandboxFailed, SandboxLimits, SandboxSpec
-from mcp_orchestrator.sandbox.bubblewrap import tmpfs
+from mcp_orchestrator.sandbox.bubblewrap import procfs, tmpfs
 from mcp_orchestrator.sandbox.bubblewrap.cgroups import ControlGroup
 from mcp_orchestrator.sandbox.bubblewrap.description import (
     GATE_ANSWER,
@@ -27,20 +27,28 @@ logger = logging.getLogger(__name__)
 
 # Some ten milliseconds on an idle machine.
 START_SECONDS = 20
+# Nearly always at the first glance.
+GLANCE_SECONDS = 0.001
 STDERR_BYTES = 500
 
 
 class Launched(NamedTuple):
-    """A sandbox whose server runs: our process, and its first one as numbered here."""
+    """A sandbox whose server runs: our process, and its first one as numbered here.
+
+    A number may be given to another process one day; a pidfd cannot.
+    """
 
     process: Process
     init: int
+    init_pidfd: int
 
 
 async def launch(
-    spec: SandboxSpec, programs: Programs, uid: int | None, group: ControlGroup | None
+    spec: SandboxSpec, programs: Programs, mark: str, uid: int | None, group: ControlGroup | None
 ) -> Launched:
     """Start the server of a sandbox, after all that holds it shut is in place.
+
+    The mark is in the arguments of its bwrap processes and of no other.
 
     Raises:
         SandboxFailed: it could not be made. No process is left, also when cancelled.
@@ -48,14 +56,17 @@ async def launch(
     with _descriptors(programs) as (descriptors, report):
         options = bwrap_options(spec, programs.host, descriptors)
         _fill(descriptors.arguments, b"".join(word.encode() + b"\0" for word in options))
-        command = launch_command(spec, programs.host, uid, group, descriptors)
+        command = launch_command(spec, programs.host, descriptors, mark=mark, uid=uid, group=group)
         process = Process(spec.name, command, descriptors.all)
     try:
         async with asyncio.timeout(START_SECONDS):
             await _reach_gate(spec.name, process)
             init = int(json.loads(os.read(report, 4096))["child-pid"])
+            await _bound_to_us(init)
             await _limit_files(init, spec.limits)
-            await process.streams.write(GATE_ANSWER)
+            # While the gate is shut it cannot have ended.
+            init_pidfd = os.pidfd_open(init)
+            await _open_gate(process, init_pidfd)
     except BaseException as error:
         await finish(asyncio.ensure_future(process.end()))
         if isinstance(error, TimeoutError):
@@ -63,7 +74,7 @@ async def launch(
         raise
     finally:
         os.close(report)
-    return Launched(process, init)
+    return Launched(process, init, init_pidfd)
 
 
 async def _reach_gate(name: str, process: Process) -> None:
@@ -75,6 +86,24 @@ async def _reach_gate(name: str, process: Process) -> None:
         said = (said + output.data)[:STDERR_BYTES]
     text = said.decode(errors="replace").strip() or f"exit code {await process.ended()}"
     raise SandboxFailed(f"Sandbox '{name}' could not be made: {text}.{_advice(text)}")
+
+
+async def _bound_to_us(init: int) -> None:
+    """Wait until the first process has asked to die with bwrap, which it does beside the gate.
+
+    Were the gate open before, and we killed in between, the sandbox would live on. The filter
+    is what it asks for next, and can be seen. Until then a closed gate ends with our streams.
+    """
+    while (seen := procfs.facts(init)) is not None and seen.seccomp_mode == 0:
+        await asyncio.sleep(GLANCE_SECONDS)
+
+
+async def _open_gate(process: Process, init_pidfd: int) -> None:
+    try:
+        await process.streams.write(GATE_ANSWER)
+    except BaseException:
+        os.close(init_pidfd)
+        raise
 
 
 def _advice(complaint: str) -> str:

@@ -36,8 +36,7 @@ def namespace(pid: int | str, kind: str) -> str:
 def members(init: int) -> list[int]:
     """Every process in the pid namespace of this one."""
     inside = namespace(init, "pid")
-    numbers = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
-    return [pid for pid in numbers if inside and namespace(pid, "pid") == inside]
+    return [pid for pid in _numbers() if inside and namespace(pid, "pid") == inside]
 
 
 def facts(pid: int) -> ProcessFacts | None:
@@ -63,12 +62,9 @@ def facts(pid: int) -> ProcessFacts | None:
     )
 
 
-def start_time(pid: int) -> int:
-    """When it started, in ticks after boot: with the pid it names a process for good. 0 if it is gone."""
-    try:
-        return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return 0
+def marked(mark: str) -> list[int]:
+    """Every process that has this among its arguments."""
+    return [pid for pid in _numbers() if mark.encode() in _arguments(pid)]
 
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:
@@ -85,3 +81,14 @@ def is_moving(pid: int) -> bool:
     """
     found = facts(pid)
     return found is not None and not found.is_told_to_stop and found.state not in ("T", "t", "Z", "X")
+
+
+def _numbers() -> list[int]:
+    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
+
+
+def _arguments(pid: int) -> list[bytes]:
+    try:
+        return (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []

@@ -30,6 +30,7 @@ from mcp_orchestrator.sandbox.backend import (
 )
 from mcp_orchestrator.sandbox.bubblewrap import enter, examination, procfs
 from mcp_orchestrator.sandbox.bubblewrap.cgroups import ControlGroup
+from mcp_orchestrator.sandbox.bubblewrap.launch import Launched
 from mcp_orchestrator.sandbox.bubblewrap.process import Process, finish
 from mcp_orchestrator.sandbox.bubblewrap.streams import PipeStreams
 from mcp_orchestrator.sandbox.properties import Property
@@ -53,22 +54,18 @@ class BubblewrapSandbox:
         self,
         spec: SandboxSpec,
         labels: Mapping[str, str],
-        process: Process,
+        launched: Launched,
         *,
-        init: int,
         uid: int | None,
         group: ControlGroup | None,
         let_go: Callable[[], None],
     ) -> None:
-        """`init` is its first process, as numbered here; `let_go` gives its name back."""
+        """`let_go` gives its name back."""
         self.id = secrets.token_hex(16)
         self.name = spec.name
         self.labels = labels
         self.spec = spec
-        self._process = process
-        self._init = init
-        # The number may be given to another process one day; this cannot.
-        self._init_pidfd = os.pidfd_open(init)
+        self._process, self._init, self._init_pidfd = launched
         self._uid = uid
         self._group = group
         self._let_go = let_go
@@ -198,7 +195,7 @@ class BubblewrapSandbox:
     async def _within(self, seconds: float, is_done: Callable[[], bool], failure: str) -> None:
         try:
             async with asyncio.timeout(seconds):
-                while not is_done():  # noqa: ASYNC110 - the kernel sends no event for these
+                while not is_done():
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             raise SandboxFailed(f"Sandbox '{self.name}' {failure} (waited {seconds} s).") from None

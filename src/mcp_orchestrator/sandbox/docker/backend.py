@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Final, Self
 
 from aiodocker import Docker
@@ -15,6 +16,7 @@ from aiohttp import ClientError
 from mcp_orchestrator.sandbox import archive, names
 from mcp_orchestrator.sandbox.backend import (
     ArchiveFailed,
+    BackendUnavailable,
     ImageMissing,
     SandboxBusy,
     SandboxConflict,
@@ -38,6 +40,7 @@ _ENGINE_SECONDS: Final = 30
 # How often we ask for what the engine does not announce.
 _POLL_SECONDS: Final = 0.02
 _STDERR_KEPT: Final = 2048
+_MESSAGE_CHARACTERS: Final = 300
 _USAGE_COMMAND: Final = ("/bin/df", "--block-size=1", "--output=used", "/workspace")
 
 
@@ -53,14 +56,19 @@ class DockerBackend:
         self._instance = instance
 
     @classmethod
-    async def connect(cls, instance: str, environment: Mapping[str, str]) -> Self:
+    async def connect(cls, instance: str, environment: Mapping[str, str], data_dir: Path) -> Self:
         """Find an engine and talk to it.
 
         Raises:
             BackendUnavailable: no engine answers.
         """
         docker, endpoint = await engines.connect(environment)
-        return cls(docker, endpoint, await engines.traits(docker), instance)
+        try:
+            async with engine_errors("its version"):
+                return cls(docker, endpoint, await engines.traits(docker, data_dir), instance)
+        except SandboxError as error:
+            await docker.close()
+            raise BackendUnavailable(str(error)) from error
 
     async def close(self) -> None:
         await self._docker.close()
@@ -378,13 +386,14 @@ async def engine_errors(subject: str) -> AsyncIterator[None]:
         async with asyncio.timeout(_ENGINE_SECONDS):
             yield
     except DockerError as error:
+        said = error.message[:_MESSAGE_CHARACTERS]
         match error.status:
             case 404:
                 raise SandboxGone(f"The engine does not know {subject}.") from error
             case 409:
-                raise SandboxConflict(f"The engine refuses for {subject}: {error.message}") from error
+                raise SandboxConflict(f"The engine refuses for {subject}: {said}") from error
             case status:
-                raise SandboxFailed(f"The engine answered {status} for {subject}: {error.message}") from error
+                raise SandboxFailed(f"The engine answered {status} for {subject}: {said}") from error
     except TimeoutError as error:
         raise SandboxFailed(f"The engine did not answer for {subject} within {_ENGINE_SECONDS} s.") from error
     except (ClientError, OSError) as error:

@@ -21,7 +21,10 @@ class EngineTraits(NamedTuple):
 
     cgroup_version: str = "2"
     has_apparmor: bool = False
+    # Podman differs: it takes the name of a file where Docker takes the profile itself, refuses
+    # options of a tmpfs that it does not know, and asks for more processes than some hosts allow.
     is_podman: bool = False
+    seccomp_file: str = ""
 
 
 def container_config(
@@ -70,12 +73,8 @@ def host_config(spec: SandboxSpec, engine: EngineTraits = EngineTraits()) -> dic
         "NanoCpus": round(limits.cpus * NANO),
         "PidsLimit": limits.processes,
         "OomScoreAdj": 500,
-        "Ulimits": [
-            {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
-            {"Name": "core", "Soft": 0, "Hard": 0},
-            {"Name": "fsize", "Soft": limits.workspace_bytes, "Hard": limits.workspace_bytes},
-        ],
-        "Tmpfs": temporary_file_systems(limits),
+        "Ulimits": ulimits(limits, engine),
+        "Tmpfs": temporary_file_systems(limits, engine),
         # Any other driver writes the protocol stream, and so the person's data, to disk.
         "LogConfig": {"Type": "none", "Config": {}},
         "Init": True,
@@ -91,24 +90,40 @@ def host_config(spec: SandboxSpec, engine: EngineTraits = EngineTraits()) -> dic
     return config
 
 
+def ulimits(limits: SandboxLimits, engine: EngineTraits) -> list[dict[str, Any]]:
+    values = {"nofile": limits.open_files, "core": 0, "fsize": limits.workspace_bytes}
+    if engine.is_podman:
+        values["nproc"] = 32_768  # counted over all sandboxes of the user: the limit is PidsLimit
+    return [{"Name": name, "Soft": value, "Hard": value} for name, value in values.items()]
+
+
 def security_options(engine: EngineTraits) -> list[str]:
-    options = ["no-new-privileges", f"seccomp={docker_profile()}"]
-    if engine.has_apparmor and not engine.is_podman:
+    options = ["no-new-privileges", f"seccomp={engine.seccomp_file or docker_profile()}"]
+    if engine.has_apparmor:
         options.append("apparmor=docker-default")
     return options
 
 
-def temporary_file_systems(limits: SandboxLimits) -> dict[str, str]:
+def temporary_file_systems(limits: SandboxLimits, engine: EngineTraits) -> dict[str, str]:
     """The only writable places. Bounded in files too, or a million empty ones exhaust the memory."""
-    owner = f"uid={SANDBOX_UID},gid={SANDBOX_UID},mode=0700"
-    return {
-        "/workspace": f"rw,exec,nosuid,nodev,size={limits.workspace_bytes},"
-        f"nr_inodes={limits.workspace_files},{owner}",
-        "/tmp": f"rw,noexec,nosuid,nodev,size={limits.tmp_bytes},nr_inodes={limits.tmp_files},{owner}",  # noqa: S108
-        "/dev/shm": f"rw,noexec,nosuid,nodev,size={limits.shm_bytes},nr_inodes={limits.tmp_files},{owner}",  # noqa: S108
-        # Over the engine's message queues, which are a writable place too.
-        "/dev/mqueue": "ro,noexec,nosuid,nodev,size=4096,nr_inodes=1",
+
+    def bounded(size: int, files: int, *others: str) -> str:
+        options = ["rw", *others, "nosuid", "nodev", f"size={size}"]
+        if not engine.is_podman:
+            options += [f"nr_inodes={files}", f"uid={SANDBOX_UID}", f"gid={SANDBOX_UID}", "mode=0700"]
+        else:
+            options += ["mode=1777"]
+        return ",".join(options)
+
+    systems = {
+        "/workspace": bounded(limits.workspace_bytes, limits.workspace_files, "exec"),
+        "/tmp": bounded(limits.tmp_bytes, limits.tmp_files, "noexec"),  # noqa: S108
+        "/dev/shm": bounded(limits.shm_bytes, limits.tmp_files, "noexec"),  # noqa: S108
     }
+    if not engine.is_podman:
+        # Over the engine's message queues, which are a writable place too.
+        systems["/dev/mqueue"] = "ro,noexec,nosuid,nodev,size=4096,nr_inodes=1"
+    return systems
 
 
 # What must be empty in the engine's account, whatever the image asked for.

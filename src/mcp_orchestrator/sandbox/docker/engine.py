@@ -1,6 +1,7 @@
 """Finding a container engine and learning what it is."""
 
 import asyncio
+import hashlib
 import os
 import ssl
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from aiohttp import ClientError
 from mcp_orchestrator.sandbox.backend import BackendUnavailable
 from mcp_orchestrator.sandbox.docker.description import EngineTraits
 from mcp_orchestrator.sandbox.docker.stream import Endpoint
+from mcp_orchestrator.sandbox.seccomp import docker_profile
 
 # A live engine answers a version request in milliseconds; a dead socket should not hold the start.
 _ANSWER_SECONDS: Final = 5
@@ -56,17 +58,33 @@ def candidates(environment: Mapping[str, str]) -> Iterator[Endpoint]:
             yield Endpoint(f"unix://{path}")
 
 
-async def traits(docker: Docker) -> EngineTraits:
+async def traits(docker: Docker, data_dir: Path) -> EngineTraits:
     """What of the engine matters to how we describe a container."""
     account = await docker.system.info()
     version = await docker.version()
     components = {component.get("Name") for component in version.get("Components") or []}
+    is_podman = "Podman Engine" in components
     options = account.get("SecurityOptions") or []
     return EngineTraits(
-        cgroup_version=str(account.get("CgroupVersion") or "1"),
-        has_apparmor=any("apparmor" in option for option in options),
-        is_podman="Podman Engine" in components,
+        cgroup_version=str(account.get("CgroupVersion") or "1").removeprefix("v"),
+        # Podman applies its own profile by itself.
+        has_apparmor=not is_podman and any("apparmor" in option for option in options),
+        seccomp_file=str(_profile_file(data_dir)) if is_podman else "",
+        is_podman=is_podman,
     )
+
+
+def _profile_file(data_dir: Path) -> Path:
+    """The system call filter as a file that an engine on this machine can read."""
+    profile = docker_profile()
+    digest = hashlib.sha256(profile.encode()).hexdigest()[:12]
+    path = data_dir / f"seccomp-{digest}.json"
+    if not path.exists():
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        written = path.with_suffix(f".{os.getpid()}")
+        written.write_text(profile)
+        written.rename(path)
+    return path
 
 
 async def _greet(endpoint: Endpoint) -> Docker:

@@ -25,8 +25,9 @@ def main(layer: Path) -> None:
         compile_into(layer, module, Path("/") / module.relative_to(layer))
     for module in sorted(library_modules()):
         compile_into(layer, module, module)
-    # It exists in the image so that a file system can be mounted there.
+    # It exists in the image so that a file system can be mounted there, which takes over its mode.
     below(layer, WORKSPACE).mkdir()
+    below(layer, WORKSPACE).chmod(0o1777)
     for path in [layer, *layer.rglob("*")]:
         os.utime(path, (EPOCH, EPOCH))
 

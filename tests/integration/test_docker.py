@@ -44,7 +44,7 @@ GOLDEN: dict[str, Any] = {
         "/workspace": "rw,exec,nosuid,nodev,size=134217728,nr_inodes=16384,uid=1000,gid=1000,mode=0700",
         "/tmp": "rw,noexec,nosuid,nodev,size=67108864,nr_inodes=4096,uid=1000,gid=1000,mode=0700",
         "/dev/shm": "rw,noexec,nosuid,nodev,size=16777216,nr_inodes=4096,uid=1000,gid=1000,mode=0700",
-        "/dev/mqueue": "ro,noexec,nosuid,nodev,size=4096,nr_inodes=1",
+        "/dev/mqueue": "ro,noexec,nosuid,nodev,size=4096",
     },
 }
 ULIMITS = {("nofile", 1024, 1024), ("core", 0, 0), ("fsize", 128 * MIB, 128 * MIB)}

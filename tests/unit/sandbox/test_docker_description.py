@@ -58,7 +58,7 @@ def test_the_create_body_is_exactly_this() -> None:
                 "uid=1000,gid=1000,mode=0700",
                 "/tmp": "rw,noexec,nosuid,nodev,size=67108864,nr_inodes=4096,uid=1000,gid=1000,mode=0700",
                 "/dev/shm": "rw,noexec,nosuid,nodev,size=16777216,nr_inodes=4096,uid=1000,gid=1000,mode=0700",
-                "/dev/mqueue": "ro,noexec,nosuid,nodev,size=4096,nr_inodes=1",
+                "/dev/mqueue": "ro,noexec,nosuid,nodev,size=4096",
             },
             "LogConfig": {"Type": "none", "Config": {}},
             "Init": True,
@@ -76,7 +76,7 @@ def test_swappiness_is_set_where_the_kernel_knows_it() -> None:
 def test_a_command_replaces_the_entry_point_of_the_image() -> None:
     config = container_config(SandboxSpec(name="n", image="i", command=("server", "--flag")), LABELS)
 
-    assert (config["Entrypoint"], config["Cmd"]) == ([], ["server", "--flag"])
+    assert (config["Entrypoint"], config["Cmd"]) == (["server"], ["--flag"])
 
 
 def options(engine: EngineTraits) -> list[str]:

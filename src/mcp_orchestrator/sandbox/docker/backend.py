@@ -44,6 +44,10 @@ _MESSAGE_CHARACTERS: Final = 300
 _USAGE_COMMAND: Final = ("/bin/df", "--block-size=1", "--output=used", "/workspace")
 
 
+class EngineRefused(SandboxFailed):
+    """The engine answered, and the answer was no."""
+
+
 class DockerBackend:
     """Containers of one engine that belong to one instance of ours."""
 
@@ -249,7 +253,7 @@ class DockerSandbox:
         try:
             async with engine_errors(self.name):
                 await self._container.unpause()
-        except (SandboxConflict, SandboxFailed):  # engines disagree on the code for "is not paused"
+        except (SandboxConflict, EngineRefused):  # engines disagree on the code for "is not paused"
             await self._expect("running")
 
     async def stats(self) -> SandboxStats:
@@ -282,11 +286,13 @@ class DockerSandbox:
         if self._first_stream is not None:
             await self._first_stream.close()
             self._first_stream = None
-        with suppress(SandboxGone, SandboxConflict):  # gone already, or somebody else is at it
-            async with engine_errors(self.name):
-                await self._container.delete(force=True, v=True)
         async with patience(f"{self.name} to be removed"):
             while (await self.state()).status != "gone":
+                # Somebody else may be at it, or it ends by itself just now: asked again, an engine makes up its mind.
+                with suppress(SandboxGone, SandboxConflict, EngineRefused):
+                    async with engine_errors(self.name):
+                        await self._container.delete(force=True, v=True)
+                        return
                 await asyncio.sleep(_POLL_SECONDS)
 
     async def _open(self) -> EngineStream:
@@ -393,7 +399,7 @@ async def engine_errors(subject: str) -> AsyncIterator[None]:
             case 409:
                 raise SandboxConflict(f"The engine refuses for {subject}: {said}") from error
             case status:
-                raise SandboxFailed(f"The engine answered {status} for {subject}: {said}") from error
+                raise EngineRefused(f"The engine answered {status} for {subject}: {said}") from error
     except TimeoutError as error:
         raise SandboxFailed(f"The engine did not answer for {subject} within {_ENGINE_SECONDS} s.") from error
     except (ClientError, OSError) as error:

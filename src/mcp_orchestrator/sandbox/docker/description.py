@@ -52,7 +52,8 @@ def container_config(
         "HostConfig": host_config(spec, engine),
     }
     if spec.command:
-        config |= {"Entrypoint": [], "Cmd": list(spec.command)}
+        # Not an empty entry point: Podman takes that for the image's own.
+        config |= {"Entrypoint": [spec.command[0]], "Cmd": list(spec.command[1:])}
     return config
 
 
@@ -112,7 +113,7 @@ def temporary_file_systems(limits: SandboxLimits, engine: EngineTraits) -> dict[
         if not engine.is_podman:
             options += [f"nr_inodes={files}", f"uid={SANDBOX_UID}", f"gid={SANDBOX_UID}", "mode=0700"]
         else:
-            options += ["mode=1777"]
+            options += ["notmpcopyup", "mode=1777"]
         return ",".join(options)
 
     systems = {
@@ -120,9 +121,9 @@ def temporary_file_systems(limits: SandboxLimits, engine: EngineTraits) -> dict[
         "/tmp": bounded(limits.tmp_bytes, limits.tmp_files, "noexec"),  # noqa: S108
         "/dev/shm": bounded(limits.shm_bytes, limits.tmp_files, "noexec"),  # noqa: S108
     }
-    if not engine.is_podman:
-        # Over the engine's message queues, which are a writable place too.
-        systems["/dev/mqueue"] = "ro,noexec,nosuid,nodev,size=4096,nr_inodes=1"
+    # Over what an engine makes writable by itself: Docker the message queues, Podman these two.
+    for path in ("/var/tmp", "/run") if engine.is_podman else ("/dev/mqueue",):  # noqa: S108
+        systems[path] = "ro,noexec,nosuid,nodev,size=4096"
     return systems
 
 
@@ -136,6 +137,8 @@ def deviations(
 ) -> list[Property]:
     """One property for each hardening line, held when the engine's inspect output shows it."""
     actual = inspected["HostConfig"]
+    if engine.is_podman:
+        actual = _as_docker_says_it(inspected)
     properties = [
         Property(f"engine: {key}", _same(key, expected, actual.get(key)), _short(actual.get(key)))
         for key, expected in host_config(spec, engine).items()
@@ -158,21 +161,43 @@ def deviations(
     return properties
 
 
-def _same(key: str, expected: object, actual: Any) -> bool:
+def _as_docker_says_it(inspected: Mapping[str, Any]) -> dict[str, Any]:
+    """Podman's account: it lists the capabilities dropped one by one, and what is left elsewhere."""
+    answer = dict(inspected["HostConfig"])
+    if not inspected.get("BoundingCaps") and not inspected.get("EffectiveCaps"):
+        answer["CapDrop"] = ["ALL"]
+    if answer.get("IpcMode") in ("private", "shareable"):
+        answer["IpcMode"] = "none"  # its own namespace; the word only says who may be let in later
+    return answer
+
+
+def _same(key: str, expected: Any, actual: Any) -> bool:
+    """Whether the engine's answer means what was told: engines spell the same thing in several ways."""
     match key:
         case "Ulimits":
-            wanted = {(limit["Name"], limit["Soft"], limit["Hard"]) for limit in expected}  # type: ignore[attr-defined]
-            return wanted <= {(limit["Name"], limit["Soft"], limit["Hard"]) for limit in actual or []}
+            return _limits(expected) <= _limits(actual)
         case "SecurityOpt":
-            return set(expected) <= {_spelling(option) for option in actual or []}  # type: ignore[call-overload, no-any-return]
-        case "CapDrop":
-            return "ALL" in {capability.upper() for capability in actual or []} or len(actual or []) > 30
+            return set(expected) <= {_spelling(option) for option in actual or []}
+        case "Tmpfs":
+            return all(_options(expected, path) <= _options(actual, path) for path in expected)
         case "LogConfig":
             return bool(actual and actual.get("Type") == "none")
         case "RestartPolicy":
             return bool(actual is None or actual.get("Name") in ("", "no"))
         case _:
             return bool(actual == expected)
+
+
+def _limits(limits: list[dict[str, Any]] | None) -> set[tuple[str, int, int]]:
+    return {
+        (limit["Name"].removeprefix("RLIMIT_").lower(), limit["Soft"], limit["Hard"])
+        for limit in limits or []
+    }
+
+
+def _options(systems: Mapping[str, str] | None, path: str) -> set[str]:
+    # The last is Podman's alone, and an order to it rather than an option of the mount.
+    return set((systems or {}).get(path, "").split(",")) - {"notmpcopyup"}
 
 
 def _spelling(option: str) -> str:

@@ -206,7 +206,12 @@ async def test_no_engine_is_told_with_what_was_tried(tmp_path: Path) -> None:
 async def test_a_name_held_by_a_stranger_is_left_alone(docker_workshop: Workshop, engine: str) -> None:
     spec = docker_workshop.spec("/bin/cat", name=names.session_name(docker_workshop.instance, "s"))
     async with Docker(url=engine) as docker:
-        config = {"Image": docker_workshop.image, "Entrypoint": [], "Cmd": ["/bin/cat"], "OpenStdin": True}
+        config: dict[str, Any] = {
+            "Image": docker_workshop.image,
+            "Entrypoint": [],
+            "Cmd": ["/bin/cat"],
+            "OpenStdin": True,
+        }
         stranger = await docker.containers.create(config, name=spec.name)
         try:
             with pytest.raises(SandboxConflict, match="left alone"):

@@ -43,10 +43,13 @@ class Call:
             return True
         return self._report({"progress": value, "message": message, "_meta": meta})
 
-    def answer(self, content: list[Json], *, is_error: bool = False) -> None:
+    def answer(self, content: list[Json], *, is_error: bool = False, structured: Json | None = None) -> None:
         if not self.is_over:
             self.is_over = True
-            self._finish({"content": content, "isError": is_error})
+            result: Json = {"content": content, "isError": is_error}
+            if structured is not None:
+                result["structuredContent"] = structured
+            self._finish(result)
 
     def cancel(self) -> None:
         """End it without an answer and undo what runs for it."""

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from calls import Call
+    from calls import Call, Json
     from loop import Loop, Timer
     from paths import Workspace
 
@@ -141,7 +141,8 @@ class Command:
         self._live.close()
         self._release()
         is_error = self._timed_out or self._status != 0
-        self._call.answer([text(self._report(left_behind))], is_error=is_error)
+        content = [text(self._report(left_behind))]
+        self._call.answer(content, is_error=is_error, structured=self._outcome())
 
     def _kill(self) -> int:
         others = [pid for pid in self._loop.children() if pid != self._pid]
@@ -172,6 +173,14 @@ class Command:
             if capture.total:
                 lines.append(f"--- {name} ---\n{capture.text()}")
         return "\n".join(lines)
+
+    def _outcome(self) -> Json:
+        """For programs: the exit code as a shell would give it, or null when there was none in time."""
+        if self._timed_out or self._status is None:
+            return {"exitCode": None}
+        if os.WIFSIGNALED(self._status):
+            return {"exitCode": 128 + os.WTERMSIG(self._status)}
+        return {"exitCode": os.WEXITSTATUS(self._status)}
 
     def _ending(self) -> str:
         seconds = monotonic() - self._started

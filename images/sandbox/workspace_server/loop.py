@@ -5,7 +5,7 @@ This replaces `asyncio`, which would triple the start and the memory of a server
 
 from __future__ import annotations
 
-# The public module wraps every number in an enum: 3 ms at start for nothing that we use.
+# The public module wraps every number in an enum: 2 ms at start for nothing that we use.
 import _signal as signal  # type: ignore[import-not-found]
 import os
 import select

@@ -245,7 +245,7 @@ class DockerSandbox:
         try:
             async with engine_errors(self.name):
                 await self._container.pause()
-        except SandboxConflict:
+        except (SandboxConflict, EngineRefused):  # engines disagree on the code for "is paused already"
             await self._expect("paused")
 
     async def resume(self) -> None:
@@ -253,7 +253,7 @@ class DockerSandbox:
         try:
             async with engine_errors(self.name):
                 await self._container.unpause()
-        except (SandboxConflict, EngineRefused):  # engines disagree on the code for "is not paused"
+        except (SandboxConflict, EngineRefused):
             await self._expect("running")
 
     async def stats(self) -> SandboxStats:
@@ -288,7 +288,7 @@ class DockerSandbox:
             self._first_stream = None
         async with patience(f"{self.name} to be removed"):
             while (await self.state()).status != "gone":
-                # Somebody else may be at it, or it ends by itself just now: asked again, an engine makes up its mind.
+                # Somebody else may be at it, or it ends by itself just now: then ask again.
                 with suppress(SandboxGone, SandboxConflict, EngineRefused):
                     async with engine_errors(self.name):
                         await self._container.delete(force=True, v=True)
@@ -314,12 +314,14 @@ class DockerSandbox:
     async def _usage(self) -> dict[str, Any]:
         async with engine_errors(self.name):
             # Not the library's own verb: without one-shot the engine waits a second for a second sample.
-            usage: dict[str, Any] = await self._backend._docker._query_json(
+            answer = await self._backend._docker._query_json(
                 f"containers/{self.id}/stats", params={"stream": "0", "one-shot": "1"}
             )
-        if not usage.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage"):
+        if not isinstance(answer, dict):  # Podman has none for some containers, and answers with nothing
+            raise EngineRefused(f"The engine has no statistics of {self.name}.")
+        if not answer.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage"):
             raise SandboxGone(f"{self.name} does not run: no statistics.")
-        return usage
+        return answer
 
     async def _workspace_bytes(self) -> int | None:
         try:
@@ -397,6 +399,8 @@ async def engine_errors(subject: str) -> AsyncIterator[None]:
             case 404:
                 raise SandboxGone(f"The engine does not know {subject}.") from error
             case 409:
+                raise SandboxConflict(f"The engine refuses for {subject}: {said}") from error
+            case 500 if "already in use" in said:  # Podman's word for the same
                 raise SandboxConflict(f"The engine refuses for {subject}: {said}") from error
             case status:
                 raise EngineRefused(f"The engine answered {status} for {subject}: {said}") from error

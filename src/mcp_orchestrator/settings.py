@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -13,23 +14,25 @@ from pydantic_settings import (
 )
 
 from mcp_orchestrator.errors import OrchestratorError
-from mcp_orchestrator.sandbox.backend import SandboxLimits
+from mcp_orchestrator.sandbox.backend import MIB, SandboxLimits
 
-_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_UNITS = {"": 1, "b": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
+_LEAST_MEMORY = 64 * MIB
 
 
 class InvalidSettings(OrchestratorError):
     """A setting has a value that cannot be used."""
 
 
-def _size(value: Any) -> Any:
+def _size(value: Any) -> int:
     """Bytes from `512m`, `1g` or a plain number, as engines write them."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"(\d+)([bkmg]?)b?", value.strip().lower())
-        if match is None:
-            raise ValueError("not a size; an example is 512m")
-        return int(match[1]) * _UNITS[match[2]]
-    return value
+    match = re.fullmatch(r"(\d+)([bkmg]?)b?", str(value).strip().lower())
+    if match is None:
+        raise ValueError("not a size")
+    size = int(match[1]) * _UNITS[match[2]]
+    if size < _LEAST_MEMORY:
+        raise ValueError(f"less than {_LEAST_MEMORY // MIB}m, with which nothing starts")
+    return size
 
 
 Size = Annotated[int, BeforeValidator(_size)]
@@ -46,18 +49,18 @@ class Settings(BaseSettings):
         frozen=True,
     )
 
+    # Where state and archives live.
     data_dir: Path = Field(
-        default=Path("~/.local/share/mcp-orchestrator"), description="Where state and archives live."
+        default=Path("~/.local/share/mcp-orchestrator"), examples=["/var/lib/mcp-orchestrator"]
     )
-    instance_id: str = Field(
-        default="", pattern=r"^([a-z0-9][a-z0-9-]{0,31})?$", description="Tells our sandboxes from others'."
-    )
-    sandbox_backend: Literal["auto", "docker", "bubblewrap"] = "auto"
-    sandbox_image: str = "mcp-server:latest"
-    sandbox_runtime: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
-    # Below it the server itself does not start.
-    sandbox_memory: Size = Field(default=512 * 1024**2, ge=64 * 1024**2)
-    sandbox_cpus: float = Field(default=0.5, ge=0.05, le=64)
+    # Tells our sandboxes from those of others on the same engine; kept in DATA_DIR when not given.
+    instance_id: str = Field(default="", pattern=r"^([a-z0-9][a-z0-9-]{0,31})?$", examples=["staging-1"])
+    sandbox_backend: Literal["auto", "docker", "bubblewrap"] = Field(default="auto", examples=["auto"])
+    sandbox_image: str = Field(default="mcp-server:latest", examples=["mcp-server:latest"])
+    # An OCI runtime of the engine's other than its default.
+    sandbox_runtime: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$", examples=["runsc"])
+    sandbox_memory: Size = Field(default=512 * MIB, examples=["512m"])
+    sandbox_cpus: float = Field(default=0.5, ge=0.05, le=64, examples=["0.5"])
 
     @field_validator("data_dir")
     @classmethod
@@ -97,10 +100,13 @@ def load_settings() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, problem['loc'])).upper()}={problem['input']!r}: {problem['msg']}"
-            for problem in error.errors()
-        ]
-        raise InvalidSettings("\n".join(problems)) from None
+        raise InvalidSettings("\n".join(_sentence(problem) for problem in error.errors())) from None
     except (OSError, ValueError) as error:
         raise InvalidSettings(f"A settings file cannot be read: {error}") from error
+
+
+def _sentence(problem: ErrorDetails) -> str:
+    field = str(problem["loc"][0])
+    examples = Settings.model_fields[field].examples or [""]
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{field.upper()}={problem['input']}: {message}. An example: {field.upper()}={examples[0]}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.workspace_server.client import ServerProcess
+from tests.integration.workspace_server.client import ServerProcess
 
 SECRET = "outside the workspace"
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.workspace_server.client import SERVER, ServerProcess
+from tests.integration.workspace_server.client import SERVER, ServerProcess
 
 MESSAGES = [
     b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n',

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.workspace_server.client import SERVER, ServerProcess
+from tests.integration.workspace_server.client import SERVER, ServerProcess
 
 FACTS = {
     "uid",

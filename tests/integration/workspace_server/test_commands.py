@@ -1,13 +1,14 @@
 """Commands: what they say, how they end, and that nothing of them stays."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.workspace_server.client import Json, ServerProcess
+from tests.integration.workspace_server.client import Json, ServerProcess
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
@@ -351,7 +352,8 @@ def test_the_child_has_no_files_and_no_ignored_signals_of_the_server(server: Ser
     text = server.call("execute_command", command="ls /proc/self/fd; grep SigIgn /proc/self/status").text
     listed = text.partition("--- stdout ---\n")[2].split()
     assert listed[:4] == ["0", "1", "2", "3"]  # the last is the listing itself
-    assert listed[4:] == ["SigIgn:", "0" * 16]
+    ignored_by_python = 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)
+    assert int(listed[5], 16) & ignored_by_python == 0  # others may come from whoever started the tests
 
 
 def _children(server: ServerProcess) -> list[str]:

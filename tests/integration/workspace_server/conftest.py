@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.workspace_server.client import ServerProcess
+from tests.integration.workspace_server.client import ServerProcess
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.workspace_server.client import MODERN, Json, ServerProcess
+from tests.integration.workspace_server.client import MODERN, Json, ServerProcess
 
 HANDSHAKE_VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 TOOLS = ["read_file", "write_file", "edit_file", "list_files", "search_files", "execute_command"]

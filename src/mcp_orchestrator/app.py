@@ -52,7 +52,7 @@ async def choose_backend(settings: Settings, instance: str, choice: str) -> Sand
         try:
             return await _connect(name, settings, instance)
         except BackendUnavailable as error:
-            problems.append(f"{name}: {error}")
+            problems.append(str(error))
     raise BackendUnavailable("\n".join(problems))
 
 

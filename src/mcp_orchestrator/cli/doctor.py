@@ -14,17 +14,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mcp_orchestrator.errors import OrchestratorError
 from mcp_orchestrator.sandbox import names, probe
+from mcp_orchestrator.sandbox.backend import BackendUnavailable, SandboxError
 from mcp_orchestrator.sandbox.factory import SandboxFactory
 from mcp_orchestrator.sandbox.properties import Property
 from mcp_orchestrator.tools.proof import open_proven_toolbox
+from mcp_orchestrator.tools.toolbox import ToolsError
 
 OpenSandboxes = Callable[..., AbstractAsyncContextManager[SandboxFactory]]
 
 _BACKENDS = {
     "docker": "containers of an engine",
-    "bubblewrap": "processes isolated without an engine: for your own machine, not for strangers",
+    "bubblewrap": "isolated processes, no engine; for your own machine only",
 }
 
 
@@ -49,7 +50,7 @@ async def show(open_sandboxes: OpenSandboxes, *, as_json: bool) -> int:
         sys.stdout.write(json.dumps(_document(diagnoses, chosen), indent=2) + "\n")
     else:
         _print(Console(highlight=False), diagnoses, chosen)
-    return 0 if chosen else 1
+    return 0 if chosen and chosen.works else 1
 
 
 async def examine(open_sandboxes: OpenSandboxes) -> tuple[list[Diagnosis], Diagnosis | None]:
@@ -58,10 +59,9 @@ async def examine(open_sandboxes: OpenSandboxes) -> tuple[list[Diagnosis], Diagn
     try:
         async with open_sandboxes() as sandboxes:
             name = sandboxes.backend.name
-    except OrchestratorError:
+    except BackendUnavailable:
         return diagnoses, None
-    chosen = next(item for item in diagnoses if item.backend == name)
-    return diagnoses, chosen if chosen.works else None
+    return diagnoses, next(item for item in diagnoses if item.backend == name)
 
 
 async def _diagnose(open_sandboxes: OpenSandboxes, backend_name: str) -> Diagnosis:
@@ -72,7 +72,7 @@ async def _diagnose(open_sandboxes: OpenSandboxes, backend_name: str) -> Diagnos
     except probe.SandboxUnsound as error:
         diagnosis.properties = error.broken
         diagnosis.problem = str(error)
-    except OrchestratorError as error:
+    except (SandboxError, ToolsError) as error:
         diagnosis.problem = str(error)
     else:
         diagnosis.works = True
@@ -102,7 +102,7 @@ def _document(diagnoses: list[Diagnosis], chosen: Diagnosis | None) -> dict[str,
         "python": platform.python_version(),
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "canServe": chosen is not None,
+        "canServe": bool(chosen and chosen.works),
         "chosen": chosen.backend if chosen else None,
         "backends": backends,
     }
@@ -115,21 +115,32 @@ def _print(console: Console, diagnoses: list[Diagnosis], chosen: Diagnosis | Non
     )
     for item in diagnoses:
         _print_backend(console, item, is_chosen=item is chosen)
-    if chosen:
-        console.print(f"[green]Tools can run here[/green], isolated by {chosen.backend}.")
-    else:
-        console.print("[red]No tool can run here[/red] until one of the above works.")
+    console.print(_verdict(diagnoses, chosen), soft_wrap=True)
+
+
+def _verdict(diagnoses: list[Diagnosis], chosen: Diagnosis | None) -> str:
+    if chosen and chosen.works:
+        return f"[green]Tools can run here[/green], isolated by {chosen.backend}."
+    others = [item.backend for item in diagnoses if item.works]
+    if others:
+        # Never taken by itself: a weaker boundary is a person's decision.
+        return (
+            f"[red]No tool can run here[/red] with {chosen.backend if chosen else 'what is configured'}. "
+            f"Repair it, or decide for {others[0]} with SANDBOX_BACKEND={others[0]}."
+        )
+    return "[red]No tool can run here[/red] until one of the above works."
 
 
 def _print_backend(console: Console, item: Diagnosis, *, is_chosen: bool) -> None:
     mark = "[green]✓[/green]" if item.works else "[red]✗[/red]"
     use = "  [bold](in use)[/bold]" if is_chosen else ""
-    console.print(f"{mark} [bold]{item.backend}[/bold]  {_BACKENDS[item.backend]}{use}")
+    console.print(f"{mark} [bold]{item.backend}[/bold]  {_BACKENDS[item.backend]}{use}", soft_wrap=True)
     if item.problem:
         console.print(f"  {escape(item.problem)}\n", soft_wrap=True)
         return
     runtime = f", runtime {item.runtime}" if item.runtime else ""
-    console.print(f"  sandbox ready in {item.start_ms} ms{runtime}, tools: {', '.join(item.tools)}")
+    console.print(f"  sandbox ready in {item.start_ms} ms{runtime}", soft_wrap=True)
+    console.print(f"  tools: {', '.join(item.tools)}", soft_wrap=True)
     table = Table.grid(padding=(0, 2))
     for entry in _worth_showing(item.properties):
         table.add_row(*_row(entry))

@@ -38,15 +38,19 @@ _MOST_PAGES: Final = 100
 _MOST_WAITING_OUTPUTS: Final = 1_000
 
 
-class ToolsUnavailable(OrchestratorError):
+class ToolsError(OrchestratorError):
+    """Base of what goes wrong between us and a server: never what a tool answered."""
+
+
+class ToolsUnavailable(ToolsError):
     """The server never came to the point of listing its tools."""
 
 
-class ToolsLost(OrchestratorError):
+class ToolsLost(ToolsError):
     """The connection ended; what became of a call under way is unknown."""
 
 
-class CallTimedOut(OrchestratorError):
+class CallTimedOut(ToolsError):
     """The call took too long and was cancelled; what it did until then is done."""
 
 

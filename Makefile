@@ -18,7 +18,8 @@ CODE := $(wildcard src tests scripts bench images)
 help: ## Show this
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
 
-run: .venv/run ## Start
+run: .venv/run ## Start, with a container engine or without
+	@$(BIN)/python -m scripts.build_image --if-an-engine-answers || true
 	@exec $(BIN)/mcp-orchestrator
 
 test: check ## Run everything: the checks, then the tests against a real container engine

@@ -333,3 +333,27 @@ async def test_the_environment_inside_holds_nothing_of_ours(
 
     assert "canary" not in seen.text
     assert "ANTHROPIC" not in seen.text
+
+
+async def test_f11_and_f12_a_command_cannot_read_the_server_or_answer_in_its_name(workshop: Workshop) -> None:
+    forgery = '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
+    async with workshop.toolbox() as toolbox:
+        seen = await attack(
+            toolbox,
+            "server = [p for p in os.listdir('/proc') if p.isdigit() and\n"
+            "  b'workspace_server' in open(f'/proc/{p}/cmdline', 'rb').read()]\n"
+            f"forgery = {forgery!r}\n"
+            "def forge(p, n):\n"
+            "    with open(f'/proc/{p}/fd/{n}', 'w') as f: f.write(forgery + chr(10))\n"
+            "result = {'found': len(server), 'forged': [attempt(lambda: forge(p, n)) for p in server for n in (1, 2)],\n"
+            # PID 1 only waits and holds nothing; the server itself must be closed.
+            "  'memory': [attempt(lambda: open(f'/proc/{p}/mem', 'rb').close()) for p in server\n"
+            "    if b'python3' in open(f'/proc/{p}/cmdline', 'rb').read().split(b'\\0')[0]]}",
+        )
+
+    if workshop.kind == "runsc":
+        pytest.skip("gVisor has no files of other processes to open.")
+    assert seen["found"] >= 1
+    assert set(seen["forged"]) <= REFUSED
+    assert seen["memory"]
+    assert set(seen["memory"]) <= REFUSED

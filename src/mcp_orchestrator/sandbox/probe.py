@@ -94,7 +94,7 @@ def _limits(facts: Mapping[str, Any], spec: SandboxSpec) -> list[Property]:
     limits, seen, resources = spec.limits, facts["limits"], facts["rlimits"]
     return [
         *_at_most("memory limit", seen["memory_bytes"], limits.memory_bytes),
-        *_at_most("swap limit", seen["swap_bytes"], limits.memory_bytes),
+        *_at_most("no swap", seen["swap_bytes"], 0),
         *_at_most("process limit", seen["processes"], limits.processes),
         *_at_most("cpu limit", seen["cpus"], limits.cpus),
         Property(

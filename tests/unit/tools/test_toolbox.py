@@ -325,3 +325,16 @@ def test_however_an_answer_is_cut_it_arrives(places: list[int]) -> None:
         return [data[start:end] for start, end in itertools.pairwise(edges)]
 
     assert asyncio.run(said(answer)) == "Grüße \N{GRINNING FACE}"
+
+
+async def test_p15_odd_content_comes_up_as_plain_data() -> None:
+    odd = [
+        {"type": "image", "mimeType": "text/html", "data": "PHNjcmlwdD4="},
+        {"type": "resource_link", "uri": "javascript:alert(1)", "name": "x"},
+        {"type": "text", "text": "<script>alert(1)</script>"},
+    ]
+    async with connected(lambda request: [result(request, content=odd)]) as (toolbox, _):
+        answer = await toolbox.run("echo", {}, QUICK)
+
+    assert [dict(part) for part in answer.content] == odd
+    assert answer.text == "<script>alert(1)</script>"

@@ -23,14 +23,13 @@ from mcp_orchestrator.sandbox.backend import (
     SandboxFailed,
     SandboxSpec,
 )
-from mcp_orchestrator.sandbox.bubblewrap import examination, procfs, users
+from mcp_orchestrator.sandbox.bubblewrap import procfs, users
 from mcp_orchestrator.sandbox.bubblewrap.cgroups import ControlGroup, Hierarchy, own_hierarchy
 from mcp_orchestrator.sandbox.bubblewrap.claims import Claim, Remains, claimed_names, make_runtime_dir
 from mcp_orchestrator.sandbox.bubblewrap.launch import launch
 from mcp_orchestrator.sandbox.bubblewrap.process import finish
 from mcp_orchestrator.sandbox.bubblewrap.program import Programs, find_programs
 from mcp_orchestrator.sandbox.bubblewrap.sandbox import POLL_SECONDS, BubblewrapSandbox
-from mcp_orchestrator.sandbox.properties import Property
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +70,6 @@ class BubblewrapBackend:
     async def close(self) -> None:
         """Remove every sandbox: none can outlive us."""
         await finish(asyncio.gather(*(sandbox.remove() for sandbox in list(self._sandboxes.values()))))
-
-    def limits_held(self) -> list[Property]:
-        """Which limits hold for sandboxes made here, as this user on this machine."""
-        return examination.limits_held(self._groups)
 
     async def resolve(self, image: str) -> str:
         """See `SandboxBackend.resolve`. There is one: this host's system with the workspace server."""

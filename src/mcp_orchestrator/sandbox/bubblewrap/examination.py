@@ -4,7 +4,7 @@ import os
 
 from mcp_orchestrator.sandbox.backend import SandboxLimits
 from mcp_orchestrator.sandbox.bubblewrap import procfs
-from mcp_orchestrator.sandbox.bubblewrap.cgroups import ControlGroup, Hierarchy, Usage
+from mcp_orchestrator.sandbox.bubblewrap.cgroups import ControlGroup, Usage
 from mcp_orchestrator.sandbox.properties import Property
 
 LIMIT_NAMES = {"memory": "memory limit", "pids": "process limit", "cpu": "cpu limit"}
@@ -45,17 +45,6 @@ def examine(init: int, limits: SandboxLimits, group: ControlGroup | None) -> lis
     ]
 
 
-def limits_held(hierarchy: Hierarchy) -> list[Property]:
-    """Which limits will hold for sandboxes made here; the others are told and lived with."""
-    version = f"control group, version {hierarchy.version}"
-    return [
-        Property(name, True, version)
-        if controller in hierarchy.controllers
-        else _without_group(controller, name)
-        for controller, name in LIMIT_NAMES.items()
-    ]
-
-
 def usage(init: int) -> Usage:
     """Sums over all processes, for a sandbox without a control group. Memory shared is counted twice."""
     processes = [fact for pid in procfs.members(init) if (fact := procfs.facts(pid))]
@@ -81,7 +70,9 @@ def _limits(limits: SandboxLimits, group: ControlGroup | None) -> list[Property]
     wanted = group.expected(limits) if group else {}
     actual = group.limits() if group else {}
     return [
-        Property(name, actual.get(controller) == wanted[controller], actual.get(controller, "none"))
+        Property(
+            name, actual.get(controller) == wanted[controller], f"{actual.get(controller)}, by control group"
+        )
         if controller in wanted
         else _without_group(controller, name)
         for controller, name in LIMIT_NAMES.items()

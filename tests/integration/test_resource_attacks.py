@@ -9,6 +9,7 @@ import pytest
 from mcp_orchestrator.sandbox.properties import Property
 from mcp_orchestrator.tools.toolbox import ToolsLost
 from tests.support.attacks import attack, shell
+from tests.support.landlock import keeps_signals_in
 from tests.support.workshop import Workshop
 
 FORK_BOMB = "python3 -c '\nimport os\nwhile True:\n  try: os.fork()\n  except OSError: pass'"
@@ -72,7 +73,7 @@ async def test_r04_and_r05_a_full_workspace_is_an_error_and_nothing_more(worksho
         )
 
     assert any(words in filled.text for words in ("No space left", "File too large", "File size limit"))
-    if workshop.kind == "docker":  # the others cannot bound the number of files: see docs/security.md
+    if workshop.kind != "runsc":  # gVisor counts no files, and its own memory bounds them
         assert files == "ENOSPC"
     assert "alive" in after.text
     assert free_before - shutil.disk_usage("/").free < 100_000_000
@@ -157,17 +158,18 @@ async def test_r21_a_sparse_giant_and_a_file_above_the_limit_are_refused(worksho
     assert set(seen) <= {"EFBIG", "EINVAL"}
 
 
-async def test_r03_f13_a_command_that_kills_the_server_loses_this_sandbox_and_no_other(
-    workshop: Workshop,
-) -> None:
-    async def suicide() -> None:
+async def test_f13_a_command_cannot_kill_the_server_or_at_least_no_other(workshop: Workshop) -> None:
+    async def attempted_murder() -> str:
         async with workshop.toolbox() as toolbox:
-            await shell(toolbox, "kill -9 -1; kill -9 $PPID; sleep 5")
-            await shell(toolbox, "echo still there")
+            await shell(toolbox, "kill -9 -1; kill -9 $PPID 1; sleep 1")
+            return (await shell(toolbox, "echo survived")).text
 
     async with workshop.toolbox() as other:
-        with pytest.raises(ToolsLost):
-            await suicide()
+        if workshop.kind != "runsc" and keeps_signals_in():
+            assert "survived" in await attempted_murder()
+        else:
+            with pytest.raises(ToolsLost):
+                await attempted_murder()
         assert "alive" in (await shell(other, "echo alive")).text
 
 

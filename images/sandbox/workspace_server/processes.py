@@ -10,7 +10,7 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # the type checker knows only the public one
 import os
 
-from kernel import set_dumpable
+from kernel import leave_for_good, set_dumpable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def _leave_the_server(standard: tuple[int, ...]) -> None:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores these two; a new program would inherit that
     _be_killed_first()
+    leave_for_good()
 
 
 def _be_killed_first() -> None:

@@ -166,4 +166,5 @@ def _row(entry: Property) -> tuple[str, str, str]:
     else:
         mark = "[red]✗[/red]" if entry.is_essential else "[yellow]![/yellow]"
     note = "" if entry.held else "[bold]does not hold[/bold]: "
-    return f"  {mark}", entry.name, f"{note}[dim]{escape(entry.seen)}[/dim]"
+    step = f"\n→ {entry.next_step}" if entry.next_step else ""
+    return f"  {mark}", entry.name, f"{note}[dim]{escape(entry.seen)}[/dim]{step}"

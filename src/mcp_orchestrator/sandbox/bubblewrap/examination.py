@@ -11,10 +11,11 @@ LIMIT_NAMES = {"memory": "memory limit", "pids": "process limit", "cpu": "cpu li
 
 # What stands in where no control group can be had.
 WITHOUT_GROUP = {
-    "memory": "only for each process alone (rlimit): no control group can be made here",
+    "memory": "for each process alone, not for all together: no control group can be made here",
     "pids": "by rlimit, in a user namespace of its own",
     "cpu": "none: no control group can be made here",
 }
+GET_A_GROUP = "Use a container engine, or start with systemd-run --user --scope -p Delegate=yes (cgroup v2)."
 
 
 def examine(init: int, limits: SandboxLimits, group: ControlGroup | None) -> list[Property]:
@@ -24,8 +25,8 @@ def examine(init: int, limits: SandboxLimits, group: ControlGroup | None) -> lis
         _all("not root on the host", [(fact.uid != 0, f"uid {fact.uid}") for fact in processes]),
         # An ordinary user cannot lay down groups. There is nothing in there that they would open.
         _all(
-            "no groups on the host",
-            [(not fact.groups, f"groups {fact.groups}" if fact.groups else "none") for fact in processes],
+            "no other groups on the host",
+            [(set(fact.groups) <= {fact.gid}, f"groups {fact.groups or 'none'}") for fact in processes],
         )._replace(is_essential=False),
         _all("own namespaces", [_own_namespace(init, kind) for kind in procfs.NAMESPACES]),
         _all(
@@ -80,7 +81,10 @@ def _limits(limits: SandboxLimits, group: ControlGroup | None) -> list[Property]
 
 
 def _without_group(controller: str, name: str) -> Property:
-    return Property(name, controller == "pids", WITHOUT_GROUP[controller], is_essential=False)
+    held = controller == "pids"
+    return Property(
+        name, held, WITHOUT_GROUP[controller], is_essential=False, next_step="" if held else GET_A_GROUP
+    )
 
 
 def _file_count(init: int, limits: SandboxLimits) -> Property:

@@ -17,6 +17,7 @@ class ProcessFacts(NamedTuple):
     state: str
     is_told_to_stop: bool
     uid: int
+    gid: int
     groups: tuple[int, ...]
     effective_capabilities: int
     no_new_privileges: bool
@@ -53,6 +54,7 @@ def facts(pid: int) -> ProcessFacts | None:
         state=status["State"][0],
         is_told_to_stop=bool(int(status["ShdPnd"][0], 16) & (1 << (signal.SIGSTOP - 1))),
         uid=int(status["Uid"][0]),
+        gid=int(status["Gid"][0]),
         groups=tuple(int(number) for number in status["Groups"]),
         effective_capabilities=int(status["CapEff"][0], 16),
         no_new_privileges=status["NoNewPrivs"] == ["1"],

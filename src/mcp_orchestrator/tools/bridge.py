@@ -26,7 +26,7 @@ from mcp_types import (
 
 from mcp_orchestrator.sandbox.backend import ByteStreams, SandboxError
 from mcp_orchestrator.tools.lines import LineAssembler, OversizedLine
-from mcp_orchestrator.tools.messages import NotAMessage, oversized_answer, parse_message
+from mcp_orchestrator.tools.messages import NotAMessage, parse_message, unread_answer
 
 MIB: Final = 1024 * 1024
 # How long the loop works on one burst before others get their turn.
@@ -81,7 +81,7 @@ class Bridge:
         self._streams = streams
         self._limits = limits
         self._lines = LineAssembler(limits.line_bytes)
-        self._arrived: deque[bytes | OversizedLine] = deque()
+        self._arrived: deque[bytearray | OversizedLine] = deque()
         self._stderr: deque[bytes] = deque()
         self._stderr_length = 0
         self._noise = 0
@@ -89,6 +89,7 @@ class Bridge:
         self._messages = Allowance(limits.unsolicited_messages, limits.unsolicited_messages_per_second)
         self._awaited: dict[RequestId, ProgressSink | None] = {}
         self._writing = asyncio.Lock()
+        self._writes: set[asyncio.Task[None]] = set()
         self._reading = anyio.CancelScope()
         self._is_ended = False
         self._slice_ends = 0.0
@@ -117,16 +118,17 @@ class Bridge:
         self.ending = self.ending or reason
         self._is_ended = True
         self._reading.cancel()
+        for writing in self._writes:
+            if writing is not asyncio.current_task():
+                writing.cancel()
 
     async def next_message(self) -> JSONRPCMessage | None:
         """The next message somebody should see, or None at the end."""
         while not self._is_ended:
+            await self._share_the_loop()
             if not self._arrived:
                 await self._read_more()
-                continue
-            message = self._understand(self._arrived.popleft())
-            await self._share_the_loop()
-            if message is not None:
+            elif message := self._understand(self._arrived.popleft()):
                 return message
         return None
 
@@ -136,18 +138,26 @@ class Bridge:
         Raises:
             anyio.BrokenResourceError: the connection has ended, or ends because of this write.
         """
-        line = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         if self._is_ended:
             raise anyio.BrokenResourceError
+        line = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        # Whoever waits may be cancelled; a line that was begun is finished, or the next would be glued to it.
+        writing = asyncio.create_task(self._write_line(line))
+        self._writes.add(writing)
+        writing.add_done_callback(self._writes.discard)
+        await asyncio.wait((writing,))
+        if self._is_ended:
+            raise anyio.BrokenResourceError
+        writing.result()
+
+    async def _write_line(self, line: bytes) -> None:
         try:
             async with asyncio.timeout(self._limits.write_seconds), self._writing:
                 await self._streams.write(line)
         except TimeoutError:
             self.end(f"The server did not read its input for {self._limits.write_seconds:.0f} s.")
-            raise anyio.BrokenResourceError from None
         except SandboxError as error:
             self.end(str(error))
-            raise anyio.BrokenResourceError from error
 
     async def clear_line(self) -> None:
         """End what a dead holder of these streams may have left half written."""
@@ -173,9 +183,11 @@ class Bridge:
             if self._lines.pending_bytes > self._limits.skipped_bytes:
                 self.end(f"The server wrote a line of more than {self._limits.skipped_bytes} bytes.")
 
-    def _understand(self, line: bytes | OversizedLine) -> JSONRPCMessage | None:
+    def _understand(self, line: bytearray | OversizedLine) -> JSONRPCMessage | None:
         if isinstance(line, OversizedLine):
-            message: JSONRPCMessage | None = oversized_answer(line, self._limits.line_bytes)
+            message: JSONRPCMessage | None = unread_answer(
+                line, f"more than {self._limits.line_bytes} are too many"
+            )
             size = line.length
         elif not line.strip():
             return None

@@ -35,22 +35,25 @@ class Tool:
 class Catalogue(NamedTuple):
     """What can be called, and a sentence for each thing that was left out."""
 
-    tools: tuple[Tool, ...]
-    refused: tuple[str, ...]
+    tools: tuple[Tool, ...] = ()
+    refused: tuple[str, ...] = ()
 
+    @property
+    def is_full(self) -> bool:
+        return len(self.tools) >= _MOST_TOOLS or len(self.refused) >= _MOST_TOOLS
 
-def catalogue(listed: Iterable[types.Tool]) -> Catalogue:
-    """Keep the tools whose names are plain and whose definitions are bounded."""
-    tools: dict[str, Tool] = {}
-    refused: list[str] = []
-    for tool in listed:
+    def with_page(self, listed: Iterable[types.Tool]) -> "Catalogue":
+        """Add the tools whose names are plain and whose definitions are bounded."""
         # Names that differ in case only are the same to a hasty reader.
-        key = tool.name.casefold()
-        if problem := _problem(tool, is_known=key in tools, is_full=len(tools) >= _MOST_TOOLS):
-            refused.append(problem)
-        else:
-            tools[key] = _tool(tool)
-    return Catalogue(tuple(tools.values()), tuple(refused[:_MOST_TOOLS]))
+        tools = {tool.name.casefold(): tool for tool in self.tools}
+        refused = list(self.refused)
+        for tool in listed:
+            key = tool.name.casefold()
+            if problem := _problem(tool, is_known=key in tools, is_full=len(tools) >= _MOST_TOOLS):
+                refused.append(problem)
+            else:
+                tools[key] = _tool(tool)
+        return Catalogue(tuple(tools.values()), tuple(refused[:_MOST_TOOLS]))
 
 
 def _problem(tool: types.Tool, *, is_known: bool, is_full: bool) -> str:

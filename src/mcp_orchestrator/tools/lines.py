@@ -18,7 +18,7 @@ class LineAssembler:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._parts: list[bytes] = []
+        self._kept = bytearray()
         self._length = 0
         self._head = b""
         self._tail = b""
@@ -28,10 +28,10 @@ class LineAssembler:
         """How long the unfinished line is by now."""
         return self._length
 
-    def feed(self, data: bytes) -> list[bytes | OversizedLine]:
+    def feed(self, data: bytes) -> list[bytearray | OversizedLine]:
         """The lines these bytes complete, without their ends."""
         *whole, rest = data.split(b"\n")
-        lines: list[bytes | OversizedLine] = []
+        lines: list[bytearray | OversizedLine] = []
         for piece in whole:
             self._take(piece)
             lines.append(self._finish())
@@ -41,18 +41,18 @@ class LineAssembler:
     def _take(self, piece: bytes) -> None:
         self._length += len(piece)
         if self._length <= self._most:
-            self._parts.append(piece)
+            self._kept += piece
             return
-        if self._parts:
-            self._head = b"".join(self._parts)[:_KEPT]
-            self._parts = []
+        if self._kept:
+            self._head = bytes(self._kept[:_KEPT])
+            self._kept = bytearray()
         self._head = self._head or piece[:_KEPT]
         self._tail = (self._tail + piece[-_KEPT:])[-_KEPT:]
 
-    def _finish(self) -> bytes | OversizedLine:
-        if self._length <= self._most:
-            line: bytes | OversizedLine = b"".join(self._parts).removesuffix(b"\r")
+    def _finish(self) -> bytearray | OversizedLine:
+        if self._length > self._most:
+            line: bytearray | OversizedLine = OversizedLine(self._length, self._head, self._tail)
         else:
-            line = OversizedLine(self._length, self._head, self._tail)
-        self._parts, self._length, self._head, self._tail = [], 0, b"", b""
+            line = self._kept.removesuffix(b"\r") if self._kept.endswith(b"\r") else self._kept
+        self._kept, self._length, self._head, self._tail = bytearray(), 0, b"", b""
         return line

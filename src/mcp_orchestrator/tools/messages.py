@@ -27,8 +27,8 @@ from mcp_orchestrator.tools.lines import OversizedLine
 _SMALL_BYTES: Final = 256 * 1024
 _MOST_VALUES: Final = 100_000
 _MOST_CONTENT: Final = 1_000
+_ENDS: Final = 4_096
 
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _ID: Final = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){1,200}"|-?\d{1,18})')
 
@@ -37,13 +37,23 @@ class NotAMessage(OrchestratorError):
     """A line that is no JSON-RPC message."""
 
 
-def parse_message(line: bytes) -> JSONRPCMessage:
+class TooManyValues(NotAMessage):
+    """A line that may be a message, but would take too long to build."""
+
+
+def parse_message(line: bytes | bytearray) -> JSONRPCMessage:
     """The message in a line; an answer with a fault becomes an error answer to the same request.
 
     Raises:
         NotAMessage: nothing can be made of it.
     """
-    message = _parse_json(line)
+    try:
+        message = _parse_json(line)
+    except TooManyValues:
+        ends = OversizedLine(len(line), bytes(line[:_ENDS]), bytes(line[-_ENDS:]))
+        if answer := unread_answer(ends, f"more than {_MOST_VALUES} values"):
+            return answer
+        raise
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         raise NotAMessage("not a JSON-RPC object")
     try:
@@ -54,7 +64,7 @@ def parse_message(line: bytes) -> JSONRPCMessage:
         raise NotAMessage("not a JSON-RPC message") from error
 
 
-def oversized_answer(line: OversizedLine, most: int) -> JSONRPCError | None:
+def unread_answer(line: OversizedLine, excess: str) -> JSONRPCError | None:
     """The error that stands for an answer too large to read, if it shows whose answer it is."""
     # Servers put the id first or last; what a result quotes in between is not looked at.
     found = _ID.search(line.head) or next(iter(_ID.findall(line.tail)[-1:]), None)
@@ -65,24 +75,30 @@ def oversized_answer(line: OversizedLine, most: int) -> JSONRPCError | None:
         request_id = json.loads(text)
     except ValueError:
         return None
-    return _refusal(request_id, f"The answer has {line.length} bytes; more than {most} are not read.")
+    return _refusal(request_id, f"The answer has {line.length} bytes and {excess}: it is not read.")
 
 
-def _parse_json(line: bytes) -> Any:
-    if len(line) > _SMALL_BYTES:
-        skeleton = _STRING.sub(b"", line)
-        if skeleton.count(b",") + skeleton.count(b"[") + skeleton.count(b"{") > _MOST_VALUES:
-            raise NotAMessage("too many values")
+def _parse_json(line: bytes | bytearray) -> Any:
+    if len(line) > _SMALL_BYTES and _has_too_many_values(line):
+        raise TooManyValues("too many values")
     try:
-        text = line.decode()
         parsed = json.loads(
-            text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_no_twice
+            line.decode(), parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_no_twice
         )
         if _SURROGATE.search(line):
             parsed = _without_lone_surrogates(parsed)
     except (ValueError, RecursionError) as error:
         raise NotAMessage("not JSON") from error
     return parsed
+
+
+def _has_too_many_values(line: bytes | bytearray) -> bool:
+    """Count values by what stands between strings, in a few plain passes over the line."""
+    without_escapes = line.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if without_escapes.count(b'"') > 4 * _MOST_VALUES:
+        return True
+    between_strings = b"".join(without_escapes.split(b'"')[::2])
+    return sum(map(between_strings.count, (b",", b"[", b"{"))) > _MOST_VALUES
 
 
 def _call(message: dict[str, Any]) -> JSONRPCRequest | JSONRPCNotification:

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from mcp_orchestrator.errors import OrchestratorError
 from mcp_orchestrator.sandbox.backend import Sandbox
 from mcp_orchestrator.tools.bridge import Bridge, BridgeLimits, IncomingMessages, OutgoingMessages
-from mcp_orchestrator.tools.catalogue import Catalogue, catalogue
+from mcp_orchestrator.tools.catalogue import Catalogue
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,9 @@ FACTS_KEY: Final = "io.mcp-orchestrator/sandbox"
 STREAM_KEY: Final = "io.mcp-orchestrator/stream"
 _CLIENT: Final = types.Implementation(name="mcp-orchestrator", version="0.1.0")
 _MOST_PAGES: Final = 100
+_LIST_SECONDS: Final = 60
+# The SDK keeps the time of a call; this much later we stop waiting even for our own words to be read.
+_GRACE_SECONDS: Final = 1
 _MOST_WAITING_OUTPUTS: Final = 1_000
 
 
@@ -86,7 +89,7 @@ class Toolbox:
         self._bridge = bridge
         self._name = name
         self._changed = asyncio.Event()
-        self.catalogue = Catalogue((), ())
+        self.catalogue = Catalogue()
 
     @property
     def protocol_version(self) -> str:
@@ -110,16 +113,22 @@ class Toolbox:
             ToolsUnavailable: the server does not list them properly.
         """
         self._changed.clear()
-        listed: list[types.Tool] = []
+        found = Catalogue()
         cursor: str | None = None
-        for _ in range(_MOST_PAGES):
-            page = await self._list_page(cursor)
-            listed += page.tools
-            cursor = page.next_cursor
-            if not cursor:
-                break
-        self.catalogue = catalogue(listed)
-        return self.catalogue
+        try:
+            async with asyncio.timeout(_LIST_SECONDS):
+                for _ in range(_MOST_PAGES):
+                    page = await self._list_page(cursor)
+                    found = found.with_page(page.tools)
+                    cursor = page.next_cursor
+                    if not cursor or found.is_full:
+                        break
+        except TimeoutError as error:
+            raise ToolsUnavailable(
+                f"{self._name} did not list its tools within {_LIST_SECONDS} s."
+            ) from error
+        self.catalogue = found
+        return found
 
     async def changes(self) -> AsyncGenerator[Catalogue, None]:
         """The catalogue again, each time the server says that it changed."""
@@ -168,9 +177,12 @@ class Toolbox:
         )
         try:
             # Not `call_tool`: it would check the answer against a schema that the server wrote.
-            answer = await self._session.send_request(
-                request, types.CallToolResult, timeout_seconds, progress_callback=progress
-            )
+            async with asyncio.timeout(timeout_seconds + _GRACE_SECONDS):
+                answer = await self._session.send_request(
+                    request, types.CallToolResult, timeout_seconds, progress_callback=progress
+                )
+        except TimeoutError as error:
+            raise _timed_out(name, timeout_seconds) from error
         except MCPError as error:
             return self._failure(name, error, timeout_seconds)
         except ValidationError:
@@ -186,7 +198,7 @@ class Toolbox:
         if self._bridge.ending:
             raise self.lost() from error
         if error.code == types.REQUEST_TIMEOUT:
-            raise CallTimedOut(f"{name} did not finish within {timeout_seconds:.0f} s.") from error
+            raise _timed_out(name, timeout_seconds) from error
         return _error(f"The server refused the call ({error.code}): {error.message}")
 
     async def _list_page(self, cursor: str | None) -> types.ListToolsResult:
@@ -255,7 +267,7 @@ async def _start(toolbox: Toolbox, session: ClientSession, era: Era, start_secon
             await toolbox.refresh()
     except TimeoutError as error:
         raise ToolsUnavailable(
-            f"The server in {toolbox._name} did not answer within {start_seconds:.0f} s."
+            f"The server in {toolbox._name} did not answer within {start_seconds:g} s."
         ) from error
     except (MCPError, ValidationError, RuntimeError) as error:
         if toolbox._bridge.ending:
@@ -372,6 +384,10 @@ class _ProgressInto:
                 total=_number(params.get("total")),
             )
         )
+
+
+def _timed_out(name: str, seconds: float) -> CallTimedOut:
+    return CallTimedOut(f"{name} did not finish within {seconds:g} s.")
 
 
 def _number(value: Any) -> float | None:

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+import tracemalloc
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from mcp_orchestrator.tools.lines import LineAssembler, OversizedLine
 MOST = 64
 
 
-def fed(pieces: list[bytes], most: int = MOST) -> list[bytes | OversizedLine]:
+def fed(pieces: list[bytes], most: int = MOST) -> list[bytearray | OversizedLine]:
     assembler = LineAssembler(most)
     return [line for piece in pieces for line in assembler.feed(piece)]
 
@@ -32,7 +33,7 @@ def test_characters_cut_in_two_are_whole_again(texts: list[str], places: list[in
     lines = [text.replace("\n", "").replace("\r", "") for text in texts]
     data = "".join(line + "\n" for line in lines).encode()
 
-    assert [line.decode() for line in fed(cut(data, places)) if isinstance(line, bytes)] == lines
+    assert [line.decode() for line in fed(cut(data, places)) if isinstance(line, bytearray)] == lines
 
 
 def test_a_line_above_the_limit_is_counted_and_not_kept() -> None:
@@ -44,7 +45,7 @@ def test_a_line_above_the_limit_is_counted_and_not_kept() -> None:
     assert oversized.length == len(long)
     assert oversized.head.startswith(b"head")
     assert oversized.tail.endswith(b"tail")
-    assert after == b"next"
+    assert after == bytearray(b"next")
 
 
 def test_an_endless_line_holds_no_more_than_the_limit() -> None:
@@ -53,7 +54,7 @@ def test_an_endless_line_holds_no_more_than_the_limit() -> None:
         assembler.feed(b"x" * 1000)
 
     assert assembler.pending_bytes == 10_000_000
-    assert sum(len(part) for part in assembler._parts) <= MOST
+    assert len(assembler._kept) <= MOST
 
 
 def test_the_time_for_a_large_line_grows_in_proportion_to_it() -> None:
@@ -68,3 +69,14 @@ def test_the_time_for_a_large_line_grows_in_proportion_to_it() -> None:
 
     # Twice linear would be 16; the quadratic assembly this guards against gives 64 and more.
     assert seconds(32 * 1024 * 1024) < 24 * max(seconds(4 * 1024 * 1024), 0.0005)
+
+
+def test_a_line_in_tiny_pieces_takes_no_more_memory_than_in_one() -> None:
+    assembler = LineAssembler(400_000)
+    tracemalloc.start()
+    try:
+        for _ in range(100_000):
+            assembler.feed(b"xx")
+        assert tracemalloc.get_traced_memory()[1] < 800_000
+    finally:
+        tracemalloc.stop()

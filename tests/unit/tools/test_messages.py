@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from mcp_orchestrator.tools.lines import OversizedLine
-from mcp_orchestrator.tools.messages import NotAMessage, oversized_answer, parse_message
+from mcp_orchestrator.tools.messages import NotAMessage, parse_message, unread_answer
 
 
 def answer(**members: object) -> bytes:
@@ -79,8 +79,22 @@ def test_a_faulty_answer_is_an_error_for_the_call_it_answers(members: dict[str, 
     assert message.id == "call"
 
 
-def test_a_million_values_are_refused_before_they_are_built() -> None:
+def test_a_million_values_are_an_error_for_the_call_before_they_are_built() -> None:
     line = answer(id=1, result={"content": [[]] * 1_000_000})
+
+    started = time.process_time()
+    message = parse_message(line)
+
+    assert time.process_time() - started < 1
+    assert isinstance(message, JSONRPCError)
+    assert message.id == 1
+
+
+@pytest.mark.parametrize(
+    "unit", [b'\\"', b'""', b'"",', b"[]", b"\\\\", b"\\", b'"\\"', b'{"":', b"\\u0041", b"[", b'"a":1,']
+)
+def test_no_large_line_takes_long_whatever_it_is_made_of(unit: bytes) -> None:
+    line = b'{"jsonrpc":"2.0","x":"' + unit * (16 * 1024 * 1024 // len(unit))
 
     started = time.process_time()
     with pytest.raises(NotAMessage):
@@ -118,9 +132,9 @@ def test_no_bytes_at_all_crash_the_parser(line: bytes) -> None:
         (b"xxxx", b"xxxx", None),
     ],
 )
-def test_an_oversized_answer_becomes_an_error_for_its_request(
+def test_an_unread_answer_becomes_an_error_for_its_request(
     head: bytes, tail: bytes, expected: object
 ) -> None:
-    error = oversized_answer(OversizedLine(10**8, head, tail), most=1000)
+    error = unread_answer(OversizedLine(10**8, head, tail), "too many")
 
     assert (error.id if error else None) == expected

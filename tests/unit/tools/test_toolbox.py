@@ -213,21 +213,60 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_its_late_answer_dropp
     assert cancelled == [late[0]["id"]]
 
 
-async def test_a_server_that_does_not_read_loses_the_connection() -> None:
-    class NotReading(ScriptedStreams):
-        is_blocked = False
+class SlowReader(ScriptedStreams):
+    """A server that takes half of each message and then waits to be let go on."""
 
-        async def write(self, data: bytes) -> None:
-            if self.is_blocked:
-                await asyncio.Event().wait()
-            await super().write(data)
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
 
-    streams = NotReading(lambda _: [])
+    async def write(self, data: bytes) -> None:
+        half = len(data) // 2
+        self.raw += data[:half]
+        await self.goes_on.wait()
+        self.raw += data[half:]
+        for received in filter(None, data.split(b"\n")):
+            self._hear(json.loads(received))
+
+
+@asynccontextmanager
+async def slowly_connected(**limits: float) -> AsyncIterator[tuple[Toolbox, SlowReader]]:
+    streams = SlowReader(lambda request: [text(request, "read")])
     sandbox = cast("Sandbox", ScriptedSandbox(streams))
-    async with open_toolbox(sandbox, limits=BridgeLimits(write_seconds=0.05)) as toolbox:
-        streams.is_blocked = True
+    async with open_toolbox(sandbox, limits=BridgeLimits(**limits)) as toolbox:  # type: ignore[arg-type]
+        yield toolbox, streams
+
+
+async def test_a_server_that_does_not_read_loses_the_connection() -> None:
+    async with slowly_connected(write_seconds=0.05) as (toolbox, streams):
+        streams.goes_on.clear()
         with pytest.raises(ToolsLost, match="did not read"):
             await toolbox.run("echo", {}, QUICK)
+
+
+async def test_a_line_that_was_begun_is_finished_although_its_call_was_cancelled() -> None:
+    async with slowly_connected() as (toolbox, streams):
+        streams.goes_on.clear()
+        cancelled = asyncio.create_task(toolbox.run("echo", {"word": "first"}, QUICK))
+        while b"tools/call" not in streams.raw:
+            await asyncio.sleep(0)
+        cancelled.cancel()
+        asyncio.get_running_loop().call_soon(streams.goes_on.set)
+        await asyncio.gather(cancelled, return_exceptions=True)
+
+        assert (await toolbox.run("echo", {"word": "second"}, QUICK)).text == "read"
+
+    assert cancelled.cancelled()
+    assert all(json.loads(line) for line in filter(None, streams.raw.split(b"\n")))
+
+
+async def test_the_deadline_of_a_call_holds_while_its_words_are_not_read() -> None:
+    async with slowly_connected() as (toolbox, streams):
+        streams.goes_on.clear()
+        asyncio.get_running_loop().call_later(1.5, streams.goes_on.set)
+        with pytest.raises(CallTimedOut):
+            await toolbox.run("echo", {}, 0.1)
 
 
 async def test_the_words_of_a_running_tool_come_in_order_and_before_its_result() -> None:

@@ -278,7 +278,16 @@ async def test_creating_a_twin_brings_the_one_that_is_there(workshop: Workshop) 
     twins = await asyncio.gather(*(workshop.create(spec) for _ in range(8)))
 
     assert len({twin.id for twin in twins}) == 1
-    assert len(await workshop.backend.find_all()) == 1
+    (found,) = await workshop.backend.find_all()
+    async with twins[-1].attach() as streams:
+        for other in (*twins[:-1], found):
+            with pytest.raises(SandboxBusy):
+                async with other.attach():
+                    pass
+        # An attach that nobody reads would hold this up after a megabyte or two.
+        writing = asyncio.create_task(streams.write(b"x" * 8 * MIB))
+        await read_until(streams, lambda said: len(said) >= 8 * MIB, seconds=30)
+        await writing
 
 
 async def test_a_name_taken_by_another_shape_is_a_conflict_that_leaves_it_alone(workshop: Workshop) -> None:

@@ -9,6 +9,7 @@ import sys
 import tarfile
 import textwrap
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from aiodocker import Docker
 from mcp_orchestrator.sandbox import names
 from mcp_orchestrator.sandbox.backend import BackendUnavailable, ImageMissing, SandboxConflict
 from mcp_orchestrator.sandbox.docker.backend import DockerBackend
+from mcp_orchestrator.sandbox.docker.description import EngineTraits, container_config
 from mcp_orchestrator.sandbox.probe import SandboxUnsound
 from mcp_orchestrator.tools.proof import open_proven_toolbox
 from tests.support.attacks import shell
@@ -172,6 +174,10 @@ def replaced(**fields: Any) -> Change:
         (dropped("Init"), "Init"),
         (replaced(Binds=["/etc:/host:ro"]), "Binds"),
         (replaced(LogConfig={"Type": "json-file"}), "LogConfig"),
+        (replaced(MaskedPaths=[]), "masked paths"),
+        (replaced(DeviceCgroupRules=["c 1:3 rwm"]), "DeviceCgroupRules"),
+        (lambda config: config.update(Env=["LD_PRELOAD=/x.so"]), "variables"),
+        (lambda config: config.update(Cmd=["--evil"]), "program"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -219,6 +225,44 @@ async def test_a_name_held_by_a_stranger_is_left_alone(docker_workshop: Workshop
             assert (await stranger.show())["State"]["Status"] == "created"
         finally:
             await stranger.delete(force=True)
+
+
+async def test_a_container_whose_maker_died_before_the_start_is_started(
+    docker_workshop: Workshop, engine: str
+) -> None:
+    spec = docker_workshop.spec("/bin/cat", name=names.session_name(docker_workshop.instance, "s"))
+    async with Docker(url=engine) as docker:
+        config = container_config(spec, names.labels(docker_workshop.instance, spec), EngineTraits("1"))
+        remnant = await docker.containers.create(config, name=spec.name)
+
+    adopted = await docker_workshop.create(spec)
+
+    assert adopted.id == remnant.id
+    assert (await adopted.state()).status == "running"
+
+
+async def test_a_creation_given_up_removes_only_what_it_made_itself(docker_workshop: Workshop) -> None:
+    spec = docker_workshop.spec("/bin/cat", name=names.session_name(docker_workshop.instance, "s"))
+    other = await docker_workshop.create(spec)
+    backend = docker_workshop.backend
+    assert isinstance(backend, DockerBackend)
+
+    await backend._discard_attempt(spec.name, "of somebody else")
+    assert (await other.state()).status == "running"
+    await backend._discard_attempt(spec.name, other.labels[names.ATTEMPT_LABEL])
+    assert (await other.state()).status == "gone"
+
+
+async def test_a_cancelled_creation_leaves_nothing(docker_workshop: Workshop) -> None:
+    for moment in (0.0, 0.005, 0.02, 0.05, 0.08):
+        making = asyncio.create_task(docker_workshop.backend.create(docker_workshop.spec("/bin/cat")))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(making), moment)
+        making.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await making).remove()
+
+    assert await docker_workshop.backend.find_all() == []
 
 
 KILLED = """

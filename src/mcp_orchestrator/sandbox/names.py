@@ -13,6 +13,7 @@ from mcp_orchestrator.sandbox.backend import SandboxSpec
 INSTANCE_LABEL = "io.mcp-orchestrator.instance"
 CREATED_LABEL = "io.mcp-orchestrator.created"
 SPEC_LABEL = "io.mcp-orchestrator.spec"
+ATTEMPT_LABEL = "io.mcp-orchestrator.attempt"
 
 
 def session_name(instance: str, session_id: str) -> str:
@@ -30,4 +31,6 @@ def labels(instance: str, spec: SandboxSpec) -> dict[str, str]:
         INSTANCE_LABEL: instance,
         CREATED_LABEL: datetime.now(UTC).isoformat(timespec="seconds"),
         SPEC_LABEL: spec.fingerprint,
+        # Tells what one attempt made from what another made under the same name.
+        ATTEMPT_LABEL: secrets.token_hex(8),
     }

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from mcp_orchestrator.sandbox.backend import MIB, SandboxLimits, SandboxSpec
-from mcp_orchestrator.sandbox.docker.description import EngineTraits, container_config, deviations
+from mcp_orchestrator.sandbox.docker.account import deviations
+from mcp_orchestrator.sandbox.docker.description import EngineTraits, container_config
 
 SPEC = SandboxSpec(name="mcpo-x-session-1", image="sha256:abc")
 LABELS = {"io.mcp-orchestrator.instance": "x"}
@@ -100,15 +101,31 @@ def test_nothing_of_the_spec_but_its_limits_image_command_and_runtime_reaches_th
     assert "/host" not in json.dumps(config)
 
 
+IMAGE = {"Config": {"Entrypoint": ["python3", "server"], "Env": ["LANG=C"]}}
+
+
 def inspected(engine: EngineTraits = V2) -> dict[str, Any]:
     """What an obedient engine answers."""
-    config = container_config(SPEC, LABELS, engine)
-    return {"Config": {"User": config["User"]}, "HostConfig": config["HostConfig"], "Mounts": []}
+    told = container_config(SPEC, LABELS, engine)
+    defaults = {
+        "MaskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware", "/proc/acpi"],
+        "ReadonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
+        "Runtime": "runc",
+        "ShmSize": 67108864,
+        "CpuShares": 0,
+        "Binds": None,
+    }
+    return {
+        "Image": SPEC.image,
+        "Config": told | {"Entrypoint": ["python3", "server"], "Env": ["PATH=/bin", "LANG=C"]},
+        "HostConfig": told["HostConfig"] | defaults,
+        "Mounts": [],
+    }
 
 
 def test_an_obedient_engine_shows_no_deviation() -> None:
-    assert all(item.held for item in deviations(SPEC, inspected(), V2))
-    assert all(item.held for item in deviations(SPEC, inspected(V1), V1))
+    assert all(item.held for item in deviations(SPEC, inspected(), IMAGE, V2))
+    assert all(item.held for item in deviations(SPEC, inspected(V1), IMAGE, V1))
 
 
 @pytest.mark.parametrize(
@@ -137,24 +154,52 @@ def test_an_obedient_engine_shows_no_deviation() -> None:
         ("PidMode", "host"),
         ("UsernsMode", "host"),
         ("GroupAdd", ["0"]),
+        ("DeviceCgroupRules", ["a *:* rwm"]),
+        ("OomKillDisable", True),
+        ("Sysctls", {"net.ipv4.ip_forward": "1"}),
+        ("MaskedPaths", []),
+        ("ReadonlyPaths", None),
+        ("CgroupParent", "/somewhere"),
     ],
 )
 def test_a_field_that_the_engine_ignored_is_noticed(field: str, value: object) -> None:
     answer = copy.deepcopy(inspected())
     answer["HostConfig"][field] = value
 
-    broken = [item.name for item in deviations(SPEC, answer, V2) if not item.held]
-
-    assert len(broken) == 1
-    assert field in broken[0]
+    assert len(broken(answer)) == 1
 
 
-def test_a_mount_or_another_user_is_noticed() -> None:
-    answer = inspected() | {
-        "Config": {"User": "root"},
-        "Mounts": [{"Type": "volume", "Destination": "/data"}],
-    }
+def broken(answer: dict[str, Any]) -> set[str]:
+    return {item.name for item in deviations(SPEC, answer, IMAGE, V2) if not item.held}
 
-    broken = {item.name for item in deviations(SPEC, answer, V2) if not item.held}
 
-    assert broken == {"engine: user", "engine: no mounts"}
+def test_one_option_or_file_system_more_than_was_told_is_noticed() -> None:
+    answer = copy.deepcopy(inspected())
+    answer["HostConfig"]["SecurityOpt"].append("systempaths=unconfined")
+    answer["HostConfig"]["Tmpfs"]["/etc"] = "rw"
+
+    assert broken(answer) == {"engine: SecurityOpt", "engine: Tmpfs"}
+
+
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        ({"User": "root"}, "user"),
+        ({"Env": ["LD_PRELOAD=/x.so"]}, "no variables of ours"),
+        ({"Cmd": ["--evil"]}, "program"),
+        ({"Entrypoint": ["/bin/sh"]}, "program"),
+        ({"Healthcheck": {"Test": ["CMD", "touch", "/workspace/x"]}}, "no health check"),
+    ],
+    ids=str,
+)
+def test_another_program_than_was_told_is_noticed(part: dict[str, Any], named: str) -> None:
+    answer = inspected()
+    answer["Config"] |= part
+
+    assert broken(answer) == {f"engine: {named}"}
+
+
+def test_another_image_or_a_mount_is_noticed() -> None:
+    answer = inspected() | {"Image": "sha256:evil", "Mounts": [{"Type": "volume", "Destination": "/data"}]}
+
+    assert broken(answer) == {"engine: image", "engine: no mounts"}

@@ -27,9 +27,9 @@ from mcp_orchestrator.sandbox.bubblewrap import procfs, users
 from mcp_orchestrator.sandbox.bubblewrap.cgroups import ControlGroup, Hierarchy, own_hierarchy
 from mcp_orchestrator.sandbox.bubblewrap.claims import Claim, Remains, claimed_names, make_runtime_dir
 from mcp_orchestrator.sandbox.bubblewrap.launch import launch
-from mcp_orchestrator.sandbox.bubblewrap.process import finish
 from mcp_orchestrator.sandbox.bubblewrap.program import Programs, find_programs
 from mcp_orchestrator.sandbox.bubblewrap.sandbox import POLL_SECONDS, BubblewrapSandbox
+from mcp_orchestrator.sandbox.cleanup import finish
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class BubblewrapBackend:
             group = self._make_group(spec, claim, mark)
             launched = await launch(spec, self._programs, mark, uid, group)
         except BaseException as error:
-            await finish(asyncio.ensure_future(self._give_up(spec.name, claim)))
+            await finish(self._give_up(spec.name, claim))
             if isinstance(error, OSError):
                 raise SandboxFailed(f"Sandbox '{spec.name}' could not be made: {error}") from error
             raise

@@ -20,8 +20,9 @@ from mcp_orchestrator.sandbox.bubblewrap.description import (
     bwrap_options,
     launch_command,
 )
-from mcp_orchestrator.sandbox.bubblewrap.process import Process, finish
+from mcp_orchestrator.sandbox.bubblewrap.process import Process
 from mcp_orchestrator.sandbox.bubblewrap.program import Programs
+from mcp_orchestrator.sandbox.cleanup import finish
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ async def launch(
             init_pidfd = os.pidfd_open(init)
             await _open_gate(process, init_pidfd)
     except BaseException as error:
-        await finish(asyncio.ensure_future(process.end()))
+        await finish(process.end())
         if isinstance(error, TimeoutError):
             raise SandboxFailed(f"Sandbox '{spec.name}' did not start in {START_SECONDS} s.") from None
         raise
@@ -137,7 +138,7 @@ async def _limit_files_from_inside(init: int, counts: dict[str, int]) -> None:
     try:
         await process.ended()
     finally:
-        await finish(asyncio.ensure_future(process.end()))
+        await finish(process.end())
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from typing import Any
 
 from mcp_orchestrator.sandbox.bubblewrap.streams import PipeStreams
 
@@ -68,16 +67,3 @@ class Process:
             numbers.append(os.dup(file.fileno()))
             file.close()
         return numbers
-
-
-async def finish(task: asyncio.Future[Any]) -> None:
-    """Wait for bounded clean-up to its end; a cancellation meanwhile is passed on afterwards."""
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        raise asyncio.CancelledError
-    task.result()

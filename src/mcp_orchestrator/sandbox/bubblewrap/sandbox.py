@@ -31,8 +31,9 @@ from mcp_orchestrator.sandbox.backend import (
 from mcp_orchestrator.sandbox.bubblewrap import enter, examination, procfs
 from mcp_orchestrator.sandbox.bubblewrap.cgroups import ControlGroup
 from mcp_orchestrator.sandbox.bubblewrap.launch import Launched
-from mcp_orchestrator.sandbox.bubblewrap.process import Process, finish
+from mcp_orchestrator.sandbox.bubblewrap.process import Process
 from mcp_orchestrator.sandbox.bubblewrap.streams import PipeStreams
+from mcp_orchestrator.sandbox.cleanup import finish
 from mcp_orchestrator.sandbox.properties import Property
 
 logger = logging.getLogger(__name__)
@@ -215,7 +216,7 @@ class BubblewrapSandbox:
         try:
             yield process
         finally:
-            await finish(asyncio.ensure_future(process.end()))
+            await finish(process.end())
 
     async def _output_of(self, process: Process, good: set[int]) -> AsyncIterator[bytes]:
         """What it writes, and an error if it does not end well."""

@@ -1,15 +1,9 @@
-"""What the engine is told about a sandbox, and whether it did as told. Pure: no engine needed.
-
-Every line of hardening is in `container_config` and nowhere else. `deviations`
-reads the engine's own account of a container against it: an engine, or a proxy
-before it, that ignores a field is common, and must be noticed.
-"""
+"""What the engine is told about a sandbox. Pure: every line of hardening is here and nowhere else."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mcp_orchestrator.sandbox.backend import SANDBOX_UID, SandboxLimits, SandboxSpec
-from mcp_orchestrator.sandbox.properties import Property
 from mcp_orchestrator.sandbox.seccomp import docker_profile
 
 USER = f"{SANDBOX_UID}:{SANDBOX_UID}"
@@ -125,86 +119,3 @@ def temporary_file_systems(limits: SandboxLimits, engine: EngineTraits) -> dict[
     for path in ("/var/tmp", "/run") if engine.is_podman else ("/dev/mqueue",):  # noqa: S108
         systems[path] = "ro,noexec,nosuid,nodev,size=4096"
     return systems
-
-
-# What must be empty in the engine's account, whatever the image asked for.
-_ABSENT = ("Binds", "Devices", "CapAdd", "VolumesFrom", "DeviceRequests", "GroupAdd", "PortBindings", "Links")
-_NEVER_HOST = ("PidMode", "UTSMode", "UsernsMode", "CgroupnsMode")
-
-
-def deviations(
-    spec: SandboxSpec, inspected: Mapping[str, Any], engine: EngineTraits = EngineTraits()
-) -> list[Property]:
-    """One property for each hardening line, held when the engine's inspect output shows it."""
-    actual = inspected["HostConfig"]
-    if engine.is_podman:
-        actual = _as_docker_says_it(inspected)
-    properties = [
-        Property(f"engine: {key}", _same(key, expected, actual.get(key)), _short(actual.get(key)))
-        for key, expected in host_config(spec, engine).items()
-    ]
-    properties += [
-        Property(f"engine: no {key}", not actual.get(key), _short(actual.get(key))) for key in _ABSENT
-    ]
-    properties += [
-        Property(f"engine: {key} is not the host's", actual.get(key) != "host", _short(actual.get(key)))
-        for key in _NEVER_HOST
-        # The engine's default on cgroup v1 is the host's cgroup namespace; the mount is its own all the same.
-        if not (key == "CgroupnsMode" and engine.cgroup_version == "1")
-    ]
-    mounts = [mount for mount in inspected.get("Mounts") or [] if mount.get("Type") != "tmpfs"]
-    properties.append(
-        Property("engine: no mounts", not mounts, _short([m.get("Destination") for m in mounts]))
-    )
-    user = inspected["Config"].get("User")
-    properties.append(Property("engine: user", user == USER, _short(user)))
-    return properties
-
-
-def _as_docker_says_it(inspected: Mapping[str, Any]) -> dict[str, Any]:
-    """Podman's account: it lists the capabilities dropped one by one, and what is left elsewhere."""
-    answer = dict(inspected["HostConfig"])
-    if not inspected.get("BoundingCaps") and not inspected.get("EffectiveCaps"):
-        answer["CapDrop"] = ["ALL"]
-    if answer.get("IpcMode") in ("private", "shareable"):
-        answer["IpcMode"] = "none"  # its own namespace; the word only says who may be let in later
-    return answer
-
-
-def _same(key: str, expected: Any, actual: Any) -> bool:
-    """Whether the engine's answer means what was told: engines spell the same thing in several ways."""
-    match key:
-        case "Ulimits":
-            return _limits(expected) <= _limits(actual)
-        case "SecurityOpt":
-            return set(expected) <= {_spelling(option) for option in actual or []}
-        case "Tmpfs":
-            return all(_options(expected, path) <= _options(actual, path) for path in expected)
-        case "LogConfig":
-            return bool(actual and actual.get("Type") == "none")
-        case "RestartPolicy":
-            return bool(actual is None or actual.get("Name") in ("", "no"))
-        case _:
-            return bool(actual == expected)
-
-
-def _limits(limits: list[dict[str, Any]] | None) -> set[tuple[str, int, int]]:
-    return {
-        (limit["Name"].removeprefix("RLIMIT_").lower(), limit["Soft"], limit["Hard"])
-        for limit in limits or []
-    }
-
-
-def _options(systems: Mapping[str, str] | None, path: str) -> set[str]:
-    # The last is Podman's alone, and an order to it rather than an option of the mount.
-    return set((systems or {}).get(path, "").split(",")) - {"notmpcopyup"}
-
-
-def _spelling(option: str) -> str:
-    """Engines answer with `no-new-privileges:true` or `seccomp:…` for what was sent otherwise."""
-    return option.removesuffix(":true").replace("seccomp:", "seccomp=", 1)
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -18,6 +18,7 @@ from mcp_orchestrator.sandbox.backend import MIB, SandboxLimits
 
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
 _LEAST_MEMORY = 64 * MIB
+_FILE = "mcp-orchestrator.toml"
 
 
 class InvalidSettings(OrchestratorError):
@@ -35,7 +36,14 @@ def _size(value: Any) -> int:
     return size
 
 
+def _plain(value: str) -> str:
+    if not re.fullmatch(r"([a-z0-9][a-z0-9-]{0,31})?", value):
+        raise ValueError("only small letters, digits and -, at most 32")
+    return value
+
+
 Size = Annotated[int, BeforeValidator(_size)]
+Plain = Annotated[str, AfterValidator(_plain)]
 
 
 class Settings(BaseSettings):
@@ -43,10 +51,11 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_file=".env",
-        toml_file="mcp-orchestrator.toml",
+        toml_file=_FILE,
         env_ignore_empty=True,
         extra="ignore",
         frozen=True,
+        validate_default=True,
     )
 
     # Where state and archives live.
@@ -54,7 +63,7 @@ class Settings(BaseSettings):
         default=Path("~/.local/share/mcp-orchestrator"), examples=["/var/lib/mcp-orchestrator"]
     )
     # Tells our sandboxes from those of others on the same engine; kept in DATA_DIR when not given.
-    instance_id: str = Field(default="", pattern=r"^([a-z0-9][a-z0-9-]{0,31})?$", examples=["staging-1"])
+    instance_id: Plain = Field(default="", examples=["staging-1"])
     sandbox_backend: Literal["auto", "docker", "bubblewrap"] = Field(default="auto", examples=["auto"])
     sandbox_image: str = Field(default="mcp-server:latest", examples=["mcp-server:latest"])
     # An OCI runtime of the engine's other than its default.
@@ -65,7 +74,10 @@ class Settings(BaseSettings):
     @field_validator("data_dir")
     @classmethod
     def _expand(cls, value: Path) -> Path:
-        return value.expanduser().absolute()
+        try:
+            return value.expanduser().absolute()
+        except RuntimeError:
+            raise ValueError("there is no home directory to put it in") from None
 
     @classmethod
     def settings_customise_sources(
@@ -102,7 +114,7 @@ def load_settings() -> Settings:
     except ValidationError as error:
         raise InvalidSettings("\n".join(_sentence(problem) for problem in error.errors())) from None
     except (OSError, ValueError) as error:
-        raise InvalidSettings(f"A settings file cannot be read: {error}") from error
+        raise InvalidSettings(f"A settings file here (.env or {_FILE}) cannot be read: {error}") from error
 
 
 def _sentence(problem: ErrorDetails) -> str:

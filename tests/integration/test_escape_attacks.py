@@ -1,7 +1,6 @@
 """The ways out of a sandbox, each tried from inside. The numbers are those of the threat catalogue."""
 
 import asyncio
-import json
 
 import pytest
 
@@ -303,22 +302,16 @@ async def test_e16_no_priority_over_others_can_be_taken(workshop: Workshop) -> N
 
 
 async def test_e20_arguments_named_like_engine_options_reach_no_engine(workshop: Workshop) -> None:
+    engine_options = {"image": "evil", "privileged": True, "mounts": ["/:/host"], "user": "root"}
     async with workshop.toolbox() as toolbox:
-        result = await toolbox.run(
-            "execute_command",
-            {
-                "command": "id -u",
-                "image": "evil",
-                "privileged": True,
-                "mounts": ["/:/host"],
-                "env": {"X": "1"},
-            },
-            10,
-        )
-        state = json.dumps([list(item) for item in await workshop.made[-1].examine()])
+        before = await workshop.made[-1].examine()
+        result = await toolbox.run("execute_command", {"command": "touch ran", **engine_options}, 10)
+        after = await workshop.made[-1].examine()
+        ran = await shell(toolbox, "ls")
 
     assert result.is_error, "an argument the schema does not name is refused"
-    assert "evil" not in state
+    assert "ran" not in ran.text.split()
+    assert [item[:2] for item in after] == [item[:2] for item in before]
 
 
 async def test_the_environment_inside_holds_nothing_of_ours(
@@ -352,7 +345,7 @@ async def test_f11_and_f12_a_command_cannot_read_the_server_or_answer_in_its_nam
         )
 
     if workshop.kind == "runsc":
-        pytest.skip("gVisor has no files of other processes to open.")
+        pytest.skip("gVisor: processes of one user are open to each other; only this sandbox can be fooled.")
     assert seen["found"] >= 1
     assert set(seen["forged"]) <= REFUSED
     assert seen["memory"]

@@ -12,11 +12,12 @@ async def in_engine(host: str, run: str) -> list[str]:
     """Names of the run's containers that are still there, running or not."""
     async with Docker(url=host) as docker:
         containers = await docker.containers.list(all=True, filters={"label": [INSTANCE_LABEL]})
-    return [
-        str(container["Names"][0])
-        for container in containers
-        if container["Labels"][INSTANCE_LABEL].startswith(run)
-    ]
+        names = [str(c["Names"][0]) for c in containers if c["Labels"][INSTANCE_LABEL].startswith(run)]
+        if names:
+            return names
+        # Nobody else's containers have volumes in an engine of our own; in a person's they may.
+        volumes = (await docker.volumes.list())["Volumes"] or []
+    return [f"volume {volume['Name']}" for volume in volumes if "mcpo-engine-" in str(volume["Mountpoint"])]
 
 
 def on_this_machine(run: str) -> list[str]:

@@ -23,7 +23,7 @@ class Call:
         self,
         name: str,
         arguments: Json,
-        report: Callable[[Json], bool] | None,
+        report: Callable[[Json, bool], bool] | None,
         finish: Callable[[Json], None],
     ) -> None:
         self.name = name
@@ -37,11 +37,14 @@ class Call:
     def wants_progress(self) -> bool:
         return self._report is not None
 
-    def progress(self, value: int, message: str, meta: Json) -> bool:
-        """Tell the caller how far it is. Returns False when that could not be told now; try again later."""
+    def progress(self, value: int, message: str, meta: Json, *, is_last: bool = False) -> bool:
+        """Tell the caller how far it is. Returns False when that could not be told now; try again later.
+
+        The last words are told even to a caller who is slow to read.
+        """
         if self._report is None or self.is_over:
             return True
-        return self._report({"progress": value, "message": message, "_meta": meta})
+        return self._report({"progress": value, "message": message, "_meta": meta}, is_last)
 
     def answer(self, content: list[Json], *, is_error: bool = False, structured: Json | None = None) -> None:
         if not self.is_over:

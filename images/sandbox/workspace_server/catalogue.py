@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _PATH_TEXT = (
-    "Path in the workspace, such as 'src/main.py' or '/workspace/src/main.py', as list_files shows it."
+    "Path in the workspace, such as 'src/main.py' or '/workspace/src/main.py', as list_files shows it. "
+    "Files elsewhere, /tmp included, cannot be reached by this tool."
 )
+_FOLDER_TEXT = "Directory in the workspace, such as 'src'; '.' is /workspace itself."
 _TEXT_OR_BASE64 = {
     "type": "string",
     "enum": ["text", "base64"],
@@ -72,7 +74,12 @@ TOOLS: list[Json] = [
         "encoding 'base64'.",
         {
             "path": _path(),
-            "offset": _whole("How many lines (text) or bytes (base64) to skip.", 0, 2**53, default=0),
+            "offset": _whole(
+                "How many lines (text) or bytes (base64) to skip: to begin at line 10, skip 9.",
+                0,
+                2**53,
+                default=0,
+            ),
             "limit": _whole("How many lines (text) or bytes (base64) to return.", 1, 2**53),
             "encoding": {**_TEXT_OR_BASE64, "description": "How to return it."},
         },
@@ -112,7 +119,7 @@ TOOLS: list[Json] = [
                 "minItems": 1,
                 "maxItems": 100,
             },
-            "replace_all": _flag("Replace every occurrence."),
+            "replace_all": _flag("Replace every occurrence, of each old_text."),
         },
         ["path"],
         readOnlyHint=False,
@@ -126,7 +133,7 @@ TOOLS: list[Json] = [
         r"links are shown and not followed. Bytes that are not plain visible text are shown as \xNN and a "
         r"backslash as \\; paths are accepted in the same notation.",
         {
-            "path": _path(default="."),
+            "path": _text(_FOLDER_TEXT, minLength=1, maxLength=8192, default="."),
             "recursive": _flag("Also list what is in the directories below."),
             "max_entries": _whole("The most entries to return.", 1, 10_000, default=1000),
         },
@@ -137,10 +144,11 @@ TOOLS: list[Json] = [
         "search_files",
         "Search in files",
         "Find the lines of text files in the workspace that contain a text or match a regular expression. "
-        "Returns path:line:text for each. Binary files, files over 4 MiB and symbolic links are skipped.",
+        "Returns path:line:text for each, lines counted from 1. Upper and lower case differ. Hidden files "
+        "are searched too; binary files, files over 4 MiB and symbolic links are skipped.",
         {
             "query": _text("The text to find, or a regular expression.", minLength=1, maxLength=4096),
-            "path": _path(default="."),
+            "path": _text(_FOLDER_TEXT, minLength=1, maxLength=8192, default="."),
             "regex": _flag("The query is a regular expression, in the syntax of Python."),
             "glob": _text(
                 "Only files whose name or path matches, such as '*.py' or 'src/*'.", maxLength=1024
@@ -153,10 +161,13 @@ TOOLS: list[Json] = [
     _tool(
         "execute_command",
         "Run a command",
-        "Run a shell command in the sandbox and return its exit code, stdout and stderr. There is no "
-        "network. Background processes are stopped when it ends. Long output is cut and kept in a file.",
+        "Run a shell command in the sandbox and return its exit code, stdout and stderr; a non-zero exit "
+        "code counts as an error. Each command starts anew in /workspace: cd and variables are not kept. "
+        "There is no network, no root, and nothing can be installed; only /workspace and /tmp are writable, "
+        "and both are small. Background processes are stopped when it ends. Of long output the beginning and "
+        "the end are returned, and all of it is kept in a file below .output whose name is told.",
         {
-            "command": _text("The command, as for sh -c.", minLength=1),
+            "command": _text("The command, as for bash -c, or sh -c where there is no bash.", minLength=1),
             "timeout_seconds": {
                 "type": "number",
                 "description": "After this time the command and all it started are killed.",
@@ -164,7 +175,9 @@ TOOLS: list[Json] = [
                 "maximum": 3600,
                 "default": 60,
             },
-            "cwd": _text("Directory in the workspace to run it in.", maxLength=8192, default="."),
+            "cwd": _text(
+                "Directory in the workspace to run it in, such as 'src'.", maxLength=8192, default="."
+            ),
             "env": {
                 "type": "object",
                 "description": "Environment variables to add.",

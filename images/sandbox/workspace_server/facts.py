@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from kernel import has_no_new_privileges, is_dumpable
+from kernel import has_no_new_privileges, is_dumpable, landlock_version
 from refusals import refused_calls
 
 TYPE_CHECKING = False
@@ -44,6 +44,7 @@ def _examine() -> Json:
         "no_new_privileges": has_no_new_privileges(),
         "seccomp": int(status.get("Seccomp", "0")),
         "dumpable": is_dumpable(),
+        "landlock": landlock_version(),
         "interfaces": _interfaces(),
         "routes": _routes(),
         "writable": sorted(path for path in _MAYBE_WRITABLE if _is_writable(path)),

@@ -53,6 +53,11 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def landlock_version() -> int:
+    """Return which Landlock the kernel has, or 0 for none."""
+    return max(0, int(_syscall(_LANDLOCK_CREATE_RULESET, None, 0, 1)))
+
+
 def leave_for_good() -> None:
     """Cut this process and all it will start off from every other process, as far as the kernel can.
 

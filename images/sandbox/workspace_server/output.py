@@ -20,8 +20,8 @@ _FILES_KEPT = 8
 _FOLDER = ".output"
 
 _LIVE_SECONDS = 0.1  # with two streams: at most 20 notifications a second
-_LIVE_PIECE_BYTES = 8 * 1024
-_LIVE_TOTAL_BYTES = 1024 * 1024
+_LIVE_PIECE_BYTES = 64 * 1024
+_LIVE_TOTAL_BYTES = 1024 * 1024  # of one command; all of that is shown, and nothing after it
 _STREAM_KEY = "io.mcp-orchestrator/stream"
 
 
@@ -93,20 +93,20 @@ class Live:
         self._call = call
         self._loop = loop
         self._waiting = {"stdout": bytearray(), "stderr": bytearray()}
-        self._has_gap = {"stdout": False, "stderr": False}
         self._timer: Timer | None = None
         self._next = 0.0
         self._told = 0
+        self._room = _LIVE_TOTAL_BYTES
 
     def add(self, stream: str, data: bytes) -> None:
-        """Show this soon. Of what comes faster than it can be shown, the newest is kept."""
-        if not self._call.wants_progress or self._told > _LIVE_TOTAL_BYTES:
+        """Show this soon, as long as the command has not said too much."""
+        if not self._call.wants_progress or not self._room:
             return
-        waiting = self._waiting[stream]
-        waiting += data
-        if len(waiting) > _LIVE_PIECE_BYTES:
-            del waiting[:-_LIVE_PIECE_BYTES]
-            self._has_gap[stream] = True
+        shown = data[: self._room]
+        self._room -= len(shown)
+        self._waiting[stream] += shown
+        if not self._room:
+            self._waiting[stream] += b"\n[... the rest is not shown live ...]\n"
         if self._timer is None:
             self._timer = self._loop.after(max(0.0, self._next - monotonic()), self._tell_all)
 
@@ -114,29 +114,28 @@ class Live:
         """Show the rest, even what ends in the middle of a character."""
         self._loop.cancel(self._timer)
         for stream in self._waiting:
-            self._tell(stream, is_last=True)
+            while self._waiting[stream] and self._tell(stream, is_last=True):
+                pass
 
     def _tell_all(self) -> None:
         self._timer = None
         self._next = monotonic() + _LIVE_SECONDS
-        told = [self._tell(stream, is_last=False) for stream in self._waiting]
-        if not all(told):
+        for stream in self._waiting:
+            self._tell(stream, is_last=False)
+        if any(self._waiting.values()):
             self._timer = self._loop.after(_LIVE_SECONDS, self._tell_all)
 
     def _tell(self, stream: str, *, is_last: bool) -> bool:
-        """Send what waits of one stream; returns False when the client is not ready for it."""
+        """Send a piece of what waits of one stream; returns False when nothing could be sent."""
         waiting = self._waiting[stream]
-        message, used = utf_8_decode(bytes(waiting), "replace", is_last)
+        piece = bytes(waiting[:_LIVE_PIECE_BYTES])
+        message, used = utf_8_decode(piece, "replace", is_last and len(piece) == len(waiting))
         if not used:
-            return True
-        if self._has_gap[stream]:
-            message = f"[... left out here ...]\n{message}"
-        if self._told + used > _LIVE_TOTAL_BYTES:
-            message += "\n[... the rest is not shown live ...]"
-        if not self._call.progress(self._told + used, message, {_STREAM_KEY: stream}):
+            return False
+        meta = {_STREAM_KEY: stream}
+        if not self._call.progress(self._told + used, message, meta, is_last=is_last):
             return False
         del waiting[:used]
-        self._has_gap[stream] = False
         self._told += used
         return True
 

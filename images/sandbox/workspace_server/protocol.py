@@ -186,14 +186,14 @@ class Protocol:
 
         return finish
 
-    def _progress_of(self, params: Json) -> Callable[[Json], bool] | None:
+    def _progress_of(self, params: Json) -> Callable[[Json, bool], bool] | None:
         meta = params.get("_meta")
         token = meta.get("progressToken") if isinstance(meta, dict) else None
         if not isinstance(token, (int, str)):
             return None
 
-        def report(progress: Json) -> bool:
-            if self._outbox.is_behind:
+        def report(progress: Json, is_last: bool) -> bool:
+            if self._outbox.is_full or (self._outbox.is_behind and not is_last):
                 return False
             params = {"progressToken": token, **progress}
             self._outbox.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})

@@ -22,7 +22,9 @@ async def show(open_sandboxes: OpenSandboxes) -> int:
     code = await doctor.show(open_sandboxes, as_json=False)
     if code:
         return code
-    script = "\n".join(f"echo; echo {shlex.quote('$ ' + command)}; {command}" for command in _SHOWN)
+    script = "exec 2>&1\n" + "\n".join(
+        f"echo; echo {shlex.quote('$ ' + command)}; {command}" for command in _SHOWN
+    )
     code = await sandbox_run.run(open_sandboxes, [script], timeout_seconds=60)
     Console(highlight=False).print(
         "\nTry your own: [bold].venv/bin/mcp-orchestrator sandbox run -- ls -la /[/bold]", soft_wrap=True

@@ -4,11 +4,10 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,7 +20,12 @@ from mcp_orchestrator.sandbox.properties import Property
 from mcp_orchestrator.tools.proof import open_proven_toolbox
 from mcp_orchestrator.tools.toolbox import ToolsError
 
-OpenSandboxes = Callable[..., AbstractAsyncContextManager[SandboxFactory]]
+
+class OpenSandboxes(Protocol):
+    """How the commands get at sandboxes; the back end may be named."""
+
+    def __call__(self, backend_name: str | None = None) -> AbstractAsyncContextManager[SandboxFactory]: ...
+
 
 _BACKENDS = {
     "docker": "containers of an engine",
@@ -133,13 +137,16 @@ def _verdict(diagnoses: list[Diagnosis], chosen: Diagnosis | None) -> str:
 
 def _print_backend(console: Console, item: Diagnosis, *, is_chosen: bool) -> None:
     mark = "[green]✓[/green]" if item.works else "[red]✗[/red]"
-    use = "  [bold](in use)[/bold]" if is_chosen else ""
+    use = "  [bold](chosen)[/bold]" if is_chosen else ""
     console.print(f"{mark} [bold]{item.backend}[/bold]  {_BACKENDS[item.backend]}{use}", soft_wrap=True)
     if item.problem:
         console.print(f"  {escape(item.problem)}\n", soft_wrap=True)
         return
     runtime = f", runtime {item.runtime}" if item.runtime else ""
     console.print(f"  sandbox ready in {item.start_ms} ms{runtime}", soft_wrap=True)
+    if not is_chosen:
+        console.print()
+        return
     console.print(f"  tools: {', '.join(item.tools)}", soft_wrap=True)
     table = Table.grid(padding=(0, 2))
     for entry in _worth_showing(item.properties):

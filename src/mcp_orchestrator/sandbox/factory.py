@@ -14,6 +14,8 @@ class SandboxFactory:
     image: str
     limits: SandboxLimits
     runtime: str = ""
+    passed_over: str = ""
+    """Why a stronger back end is not in use, when nobody asked for this one."""
 
     async def spec(self, name: str) -> SandboxSpec:
         """The description of a sandbox with this name.

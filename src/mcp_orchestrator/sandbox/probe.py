@@ -12,6 +12,8 @@ from mcp_orchestrator.sandbox.properties import Property
 
 _WRITABLE: Final = {"/workspace", "/tmp", "/dev/shm"}  # noqa: S108
 _UNMAPPED: Final = 65_534
+# What gVisor's own kernel calls itself.
+_GVISOR_KERNELS: Final = ("gvisor", "gVisor", "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016")
 
 
 class SandboxUnsound(SandboxError):
@@ -61,6 +63,13 @@ def _identity(facts: Mapping[str, Any]) -> list[Property]:
         Property("no new privileges", facts["no_new_privileges"] is True, str(facts["no_new_privileges"])),
         Property(
             "server closed to its children", facts["dumpable"] is False, f"dumpable: {facts['dumpable']}"
+        ),
+        Property(
+            "commands cut off from the server",
+            facts["landlock"] > 0,
+            f"Landlock {facts['landlock']}",
+            is_essential=False,
+            next_step="" if facts["landlock"] > 0 else "Linux 5.13 and later can do it.",
         ),
     ]
 

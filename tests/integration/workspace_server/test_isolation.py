@@ -22,6 +22,7 @@ FACTS = {
     "no_new_privileges",
     "seccomp",
     "dumpable",
+    "landlock",
     "interfaces",
     "routes",
     "writable",

@@ -17,6 +17,7 @@ SOUND: dict[str, Any] = {
     "no_new_privileges": True,
     "seccomp": 2,
     "dumpable": False,
+    "landlock": 7,
     "interfaces": ["lo"],
     "routes": 0,
     "writable": ["/dev/shm", "/tmp", "/workspace"],
@@ -94,6 +95,7 @@ def test_groups_that_the_host_could_not_drop_have_no_name_inside_and_are_harmles
 
 
 def test_under_gvisor_the_filter_is_gvisor_itself() -> None:
-    facts = SOUND | {"seccomp": 0, "refused": {"io_uring": False}}
+    kernel = "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016"
+    facts = SOUND | {"seccomp": 0, "refused": {"io_uring": False}, "kernel": kernel}
 
     assert broken(facts, SandboxSpec(name="n", image="i", runtime="runsc")) == set()

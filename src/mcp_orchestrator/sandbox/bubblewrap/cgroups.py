@@ -272,6 +272,8 @@ def find_hierarchy(own: str, mounts: str) -> Hierarchy:
 
 def _delegated(own: Path, top: Path) -> Hierarchy | None:
     """The nearest group from ours upwards that was handed over to us with controllers."""
+    if own.name == OWN_LEAF:
+        own = own.parent  # we went in there ourselves, for the sake of this one
     for directory in (own, *own.parents):
         if not directory.is_relative_to(top):
             break

@@ -7,11 +7,12 @@ that can be locked belongs to nobody; what is written in it says what to clean u
 import fcntl
 import json
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from mcp_orchestrator.sandbox.backend import SandboxConflict
+from mcp_orchestrator.sandbox.backend import BackendUnavailable, SandboxConflict
 from mcp_orchestrator.sandbox.bubblewrap.cgroups import NO_GROUPS, Hierarchy
 
 SUFFIX = ".claim"
@@ -85,8 +86,18 @@ class Claim:
 
 
 def make_runtime_dir(directory: Path) -> None:
-    """For us alone: what is written there is obeyed."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """For us alone: what is written there is obeyed.
+
+    Raises:
+        BackendUnavailable: it cannot be made, or others can write there.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = directory.stat()
+    except OSError as error:
+        raise BackendUnavailable(f"{directory} cannot be used: {error.strerror}. Set DATA_DIR.") from error
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise BackendUnavailable(f"Others can write to {directory}. Make it yours alone, or set DATA_DIR.")
 
 
 def claimed_names(directory: Path) -> list[str]:

@@ -67,9 +67,12 @@ class DockerBackend:
             async with engine_errors(f"image {image}"):
                 found = await self._docker.images.inspect(image)
         except SandboxGone:
-            raise ImageMissing(
-                f"The image {image} is not on this engine. Build it with `make image`, or pull it."
-            ) from None
+            step = (
+                "Build it with `make image`."
+                if image == "mcp-server:latest"
+                else "Pull it, or set SANDBOX_IMAGE."
+            )
+            raise ImageMissing(f"The image {image} is not on this engine. {step}") from None
         if volumes := (found.get("Config") or {}).get("Volumes"):
             # The engine would give each a writable place on the host's disk, without any limit.
             raise ImageMissing(
@@ -116,9 +119,13 @@ class DockerBackend:
                 container = await self._docker.containers.create(config, name=spec.name)
         except SandboxGone as error:
             raise ImageMissing(f"The image {spec.image} is gone from the engine.") from error
-        except SandboxFailed:
+        except SandboxFailed as error:
             # The engine may have made it although its answer never came.
             await self._discard_attempt(spec.name, labels[names.ATTEMPT_LABEL])
+            if spec.runtime and "untime" in str(error):
+                raise SandboxFailed(
+                    f"{error}. SANDBOX_RUNTIME={spec.runtime} must be known to it."
+                ) from error
             raise
         sandbox = self._sandbox(container, spec.name, labels, spec)
         try:

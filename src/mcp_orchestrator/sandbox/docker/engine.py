@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from aiodocker import Docker
 from aiodocker.exceptions import DockerError
@@ -28,21 +29,27 @@ async def connect(environment: Mapping[str, str] = os.environ) -> tuple[Docker, 
         BackendUnavailable: none does; says where was looked and what to do.
     """
     tried: list[str] = []
-    for endpoint in candidates(environment):
+    try:
+        endpoints = list(candidates(environment))
+    except (OSError, ssl.SSLError) as error:
+        raise BackendUnavailable(f"The certificates in DOCKER_CERT_PATH cannot be used: {error}") from error
+    for endpoint in endpoints:
         try:
             return await _greet(endpoint), endpoint
         except (DockerError, ClientError, OSError, TimeoutError, ValueError) as error:
             tried.append(f"{endpoint.url} ({_reason(error)})")
     where = "; ".join(tried) or "no socket found at the usual places"
-    raise BackendUnavailable(
-        f"No container engine answers: {where}. Start Docker or Podman, or point DOCKER_HOST at it."
-    )
+    raise BackendUnavailable(f"No container engine answers: {where}. {_next_step(where)}")
 
 
 def candidates(environment: Mapping[str, str]) -> Iterator[Endpoint]:
     """Where an engine may listen. A `DOCKER_HOST` is a wish: nothing else is tried then."""
     if host := environment.get("DOCKER_HOST"):
         tls = _client_certificates(environment) if environment.get("DOCKER_TLS_VERIFY") else None
+        if urlsplit(host).scheme not in ("unix", "tcp", "http", "https"):
+            raise BackendUnavailable(
+                f"DOCKER_HOST={host} is not supported; use unix:///path or tcp://host:port."
+            )
         yield Endpoint(host, tls)
         return
     runtime = Path(environment.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
@@ -115,7 +122,14 @@ def _is_socket(path: Path) -> bool:
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {_ANSWER_SECONDS} s"
-    cause = getattr(error, "os_error", error)
-    if isinstance(cause, PermissionError):
-        return "permission denied: add your user to the group that owns the socket"
-    return str(cause) or type(error).__name__
+    text = str(error)
+    for plain in ("Permission denied", "No such file or directory", "Connection refused"):
+        if plain in text:
+            return plain.lower()
+    return text[:200] or type(error).__name__
+
+
+def _next_step(where: str) -> str:
+    if "permission denied" in where:
+        return "You may not use it: join the group that owns the socket (usually docker), or use sudo."
+    return "Start Docker or Podman, or point DOCKER_HOST at it."

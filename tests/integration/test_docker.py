@@ -146,7 +146,7 @@ async def test_an_image_that_wants_volumes_is_refused(
 
 
 async def test_a_missing_image_is_told_with_the_way_to_get_it(docker_workshop: Workshop) -> None:
-    with pytest.raises(ImageMissing, match="make image"):
+    with pytest.raises(ImageMissing, match="SANDBOX_IMAGE"):
         await docker_workshop.backend.resolve("no-such-image:latest")
 
 

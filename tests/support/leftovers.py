@@ -16,7 +16,7 @@ async def in_engine(host: str, run: str) -> list[str]:
         if names:
             return names
         # Nobody else's containers have volumes in an engine of our own; in a person's they may.
-        volumes = (await docker.volumes.list())["Volumes"] or []
+        volumes = (await docker._query_json("volumes"))["Volumes"] or []
     return [f"volume {volume['Name']}" for volume in volumes if "mcpo-engine-" in str(volume["Mountpoint"])]
 
 

@@ -38,10 +38,11 @@ format: .venv/dev ## Format, and repair what can be repaired without thought
 	@$(BIN)/ruff check --quiet --fix $(CODE); exec $(BIN)/ruff format $(CODE)
 
 lock: .venv/dev ## Pin the newest versions of all dependencies, with the hashes of their files
-	@$(COMPILE) --group build --output-file requirements.lock
-	@$(COMPILE) --group build --group dev --output-file requirements-dev.lock
+	@$(COMPILE) pyproject.toml --group build --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --group build --group dev --output-file requirements-dev.lock
+	@$(COMPILE) --group node --output-file requirements-node.lock
 
-COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --no-config --upgrade --universal --python-version 3.11 \
+COMPILE := $(BIN)/uv pip compile --quiet --no-config --upgrade --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate
 
 CHECKS := check-format check-lint check-types check-layers check-units

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.node import node_environment
+
 ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "images" / "sandbox" / "workspace_server"
 CLIENT = Path(__file__).parent / "typescript_client"
@@ -21,8 +23,6 @@ MODES = {"v1": None, "legacy": "2025-11-25", "auto": "2026-07-28", "2026-07-28":
 @pytest.fixture(scope="session")
 def typescript_client() -> Path:
     """The client with its packages, installed once for each lock file."""
-    if shutil.which("npm") is None or shutil.which("node") is None:
-        pytest.skip("TypeScript tests skipped: npm and node are not installed.")
     lock = hashlib.sha256((CLIENT / "package-lock.json").read_bytes()).hexdigest()[:16]
     folder = ROOT / ".cache" / f"typescript-client-{lock}"
     if not (folder / "node_modules" / ".package-lock.json").exists():
@@ -30,7 +30,8 @@ def typescript_client() -> Path:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(CLIENT / name, folder)
         command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
+        environment = node_environment()
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300, env=environment)
     shutil.copy(CLIENT / "drive.mjs", folder)
     return folder
 
@@ -43,6 +44,7 @@ def test_the_typescript_sdk_connects_calls_watches_and_cancels(
     run = subprocess.run(
         ["node", "drive.mjs", mode, str(tmp_path), *server],
         cwd=typescript_client,
+        env=node_environment(),
         capture_output=True,
         timeout=60,
         check=False,

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ["requirements.lock", "requirements-dev.lock"]
+LOCKS = ["requirements.lock", "requirements-dev.lock", "requirements-node.lock"]
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -27,6 +27,8 @@ def test_a_lock_says_nothing_of_where_it_was_made(lock: str) -> None:
 
 
 def test_the_versions_that_run_are_the_versions_that_are_tested() -> None:
-    runtime, development = ({*re.findall(r"^\S+==\S+", (ROOT / lock).read_text(), re.M)} for lock in LOCKS)
+    runtime, development = (
+        {*re.findall(r"^\S+==\S+", (ROOT / lock).read_text(), re.M)} for lock in LOCKS[:2]
+    )
 
     assert runtime < development

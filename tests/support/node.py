@@ -21,6 +21,9 @@ def node_environment() -> dict[str, str]:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps"]
         command += ["--target", str(folder), "--requirement", str(LOCK)]
         subprocess.run(command, check=True, timeout=300)
-        for program in programs.iterdir():
-            program.chmod(0o755)
+        # The package has a copy where npm expects a link, and no program is executable.
+        (programs / "node").chmod(0o755)
+        (programs / "npm").unlink()
+        (programs / "npm").symlink_to("../lib/node_modules/npm/bin/npm-cli.js")
+        (programs / "npm").chmod(0o755)
     return os.environ | {"PATH": f"{programs}:{os.environ.get('PATH', '')}"}

@@ -25,7 +25,7 @@ async def show(open_sandboxes: OpenSandboxes) -> int:
     script = "exec 2>&1\n" + "\n".join(
         f"echo; echo {shlex.quote('$ ' + command)}; {command}" for command in _SHOWN
     )
-    code = await sandbox_run.run(open_sandboxes, [script], timeout_seconds=60)
+    code = await sandbox_run.run(open_sandboxes, [script], timeout_seconds=60, tells_which=False)
     Console(highlight=False).print(
         "\nTry your own: [bold].venv/bin/mcp-orchestrator sandbox run -- ls -la /[/bold]", soft_wrap=True
     )

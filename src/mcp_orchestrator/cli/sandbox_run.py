@@ -32,11 +32,12 @@ async def run(
     timeout_seconds: float,
     *,
     takes_input: bool = False,
+    tells_which: bool = True,
 ) -> int:
     """Run `command`; one word is taken as a line for the shell, several as a program and its arguments."""
     arguments = _arguments(command, timeout_seconds, takes_input=takes_input)
     async with open_sandboxes() as sandboxes:
-        if sandboxes.passed_over:
+        if tells_which and sandboxes.passed_over:
             sys.stderr.write(
                 f"mcp-orchestrator: isolated by {sandboxes.backend.name}. {sandboxes.passed_over}\n"
             )

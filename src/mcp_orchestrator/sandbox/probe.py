@@ -60,9 +60,15 @@ def _identity(facts: Mapping[str, Any]) -> list[Property]:
         Property(
             "no capabilities", not any(capabilities.values()), _names(k for k, v in capabilities.items() if v)
         ),
-        Property("no new privileges", facts["no_new_privileges"] is True, str(facts["no_new_privileges"])),
         Property(
-            "server closed to its children", facts["dumpable"] is False, f"dumpable: {facts['dumpable']}"
+            "no new privileges",
+            facts["no_new_privileges"] is True,
+            _either(facts["no_new_privileges"], "set", "not set"),
+        ),
+        Property(
+            "server closed to its children",
+            facts["dumpable"] is False,
+            _either(facts["dumpable"], "open", "closed"),
         ),
         Property(
             "commands cut off from the server",
@@ -102,8 +108,8 @@ def _bounded(path: str, system: Mapping[str, Any] | None, most: int) -> Property
 def _limits(facts: Mapping[str, Any], spec: SandboxSpec) -> list[Property]:
     limits, seen, resources = spec.limits, facts["limits"], facts["rlimits"]
     return [
-        *_at_most("memory limit", seen["memory_bytes"], limits.memory_bytes),
-        *_at_most("no swap", seen["swap_bytes"], 0),
+        *_at_most("memory limit", seen["memory_bytes"], limits.memory_bytes, MIB, " MiB"),
+        *_at_most("no swap", seen["swap_bytes"], 0, MIB, " MiB"),
         *_at_most("process limit", seen["processes"], limits.processes),
         *_at_most("cpu limit", seen["cpus"], limits.cpus),
         Property(
@@ -111,15 +117,15 @@ def _limits(facts: Mapping[str, Any], spec: SandboxSpec) -> list[Property]:
             (resources["open_files"] or 0) in range(1, limits.open_files + 1),
             str(resources["open_files"]),
         ),
-        Property("no core dumps", resources["core_bytes"] == 0, str(resources["core_bytes"])),
+        Property("no core dumps", resources["core_bytes"] == 0, f"{resources['core_bytes']} bytes"),
     ]
 
 
-def _at_most(name: str, seen: float | None, most: float) -> list[Property]:
+def _at_most(name: str, seen: float | None, most: float, unit: int = 1, word: str = "") -> list[Property]:
     """Limits that cannot be seen from inside are the outside view's to judge."""
     if seen is None:
         return []
-    return [Property(name, seen <= most, str(seen))]
+    return [Property(name, seen <= most, f"{seen / unit:g}{word}")]
 
 
 def _system_calls(facts: Mapping[str, Any], spec: SandboxSpec) -> list[Property]:
@@ -130,9 +136,15 @@ def _system_calls(facts: Mapping[str, Any], spec: SandboxSpec) -> list[Property]
         ]
     allowed = [name for name, refused in sorted(facts["refused"].items()) if not refused]
     return [
-        Property("system call filter", facts["seccomp"] == 2, f"mode {facts['seccomp']}"),
+        Property(
+            "system call filter", facts["seccomp"] == 2, _either(facts["seccomp"] == 2, "in force", "none")
+        ),
         Property("dangerous system calls refused", not allowed, f"allowed: {_names(allowed)}"),
     ]
+
+
+def _either(fact: bool, yes: str, no: str) -> str:
+    return yes if fact else no
 
 
 def _names(names: Iterable[str]) -> str:

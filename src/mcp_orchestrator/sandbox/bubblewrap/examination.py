@@ -2,7 +2,7 @@
 
 import os
 
-from mcp_orchestrator.sandbox.backend import SandboxLimits
+from mcp_orchestrator.sandbox.backend import MIB, SandboxLimits
 from mcp_orchestrator.sandbox.bubblewrap import procfs
 from mcp_orchestrator.sandbox.bubblewrap.cgroups import ControlGroup, Usage
 from mcp_orchestrator.sandbox.properties import Property
@@ -31,15 +31,24 @@ def examine(init: int, limits: SandboxLimits, group: ControlGroup | None) -> lis
         _all("own namespaces", [_own_namespace(init, kind) for kind in procfs.NAMESPACES]),
         _all(
             "outside: no capabilities",
-            [(fact.effective_capabilities == 0, f"{fact.effective_capabilities:x}") for fact in processes],
+            [
+                (
+                    fact.effective_capabilities == 0,
+                    f"{fact.effective_capabilities:x}" if fact.effective_capabilities else "none",
+                )
+                for fact in processes
+            ],
         ),
         _all(
             "outside: no new privileges",
-            [(fact.no_new_privileges, str(fact.no_new_privileges)) for fact in processes],
+            [(fact.no_new_privileges, "set" if fact.no_new_privileges else "not set") for fact in processes],
         ),
         _all(
             "outside: system call filter",
-            [(fact.seccomp_mode == 2, f"mode {fact.seccomp_mode}") for fact in processes],
+            [
+                (fact.seccomp_mode == 2, "in force" if fact.seccomp_mode == 2 else "none")
+                for fact in processes
+            ],
         ),
         *_limits(limits, group),
         _file_count(init, limits),
@@ -70,14 +79,24 @@ def _own_namespace(init: int, kind: str) -> tuple[bool, str]:
 def _limits(limits: SandboxLimits, group: ControlGroup | None) -> list[Property]:
     wanted = group.expected(limits) if group else {}
     actual = group.limits() if group else {}
-    return [
-        Property(
-            name, actual.get(controller) == wanted[controller], f"{actual.get(controller)}, by control group"
-        )
-        if controller in wanted
-        else _without_group(controller, name)
-        for controller, name in LIMIT_NAMES.items()
-    ]
+    properties = []
+    for controller, name in LIMIT_NAMES.items():
+        if controller not in wanted:
+            properties.append(_without_group(controller, name))
+            continue
+        held = actual.get(controller) == wanted[controller]
+        seen = f"{_plainly(controller, limits)}, by control group" if held else str(actual.get(controller))
+        properties.append(Property(name, held, seen))
+    return properties
+
+
+def _plainly(controller: str, limits: SandboxLimits) -> str:
+    words = {
+        "memory": f"{limits.memory_bytes / MIB:g} MiB",
+        "pids": str(limits.processes),
+        "cpu": f"{limits.cpus:g}",
+    }
+    return words[controller]
 
 
 def _without_group(controller: str, name: str) -> Property:

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from mcp_orchestrator.tools.bridge import MIB, BridgeLimits
-from mcp_orchestrator.tools.toolbox import CallTimedOut, ToolsLost, ToolsUnavailable, open_toolbox
+from mcp_orchestrator.tools.results import CallTimedOut, ToolsLost, ToolsUnavailable
+from mcp_orchestrator.tools.toolbox import open_toolbox
 from tests.support.workshop import Workshop
 
 # A server that behaves, up to the tool call: `on_call(id)` is each test's own.

@@ -9,7 +9,8 @@ from typing import cast
 import pytest
 
 from mcp_orchestrator.sandbox.backend import ByteStreams, Output, Sandbox
-from mcp_orchestrator.tools.toolbox import CallTimedOut, Era, Toolbox, ToolOutput, ToolResult, open_toolbox
+from mcp_orchestrator.tools.results import CallTimedOut, ToolOutput, ToolResult
+from mcp_orchestrator.tools.toolbox import Era, Toolbox, open_toolbox
 
 SERVER = """
 import asyncio, sys

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from mcp_orchestrator.sandbox.properties import Property
-from mcp_orchestrator.tools.toolbox import ToolsLost
+from mcp_orchestrator.tools.results import ToolsLost
 from tests.support.attacks import attack, shell
 from tests.support.landlock import keeps_signals_in
 from tests.support.workshop import Workshop

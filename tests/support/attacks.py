@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from mcp_orchestrator.tools.toolbox import Toolbox, ToolResult
+from mcp_orchestrator.tools.results import ToolResult
+from mcp_orchestrator.tools.toolbox import Toolbox
 
 # What most attacks need: raw system calls whose error is the answer.
 _PRELUDE = """

@@ -18,7 +18,7 @@ from mcp_orchestrator.sandbox.backend import BackendUnavailable, SandboxError
 from mcp_orchestrator.sandbox.factory import SandboxFactory
 from mcp_orchestrator.sandbox.properties import Property
 from mcp_orchestrator.tools.proof import open_proven_toolbox
-from mcp_orchestrator.tools.toolbox import ToolsError
+from mcp_orchestrator.tools.results import ToolsError
 
 
 class OpenSandboxes(Protocol):

@@ -12,7 +12,8 @@ from mcp_orchestrator.cli.doctor import OpenSandboxes
 from mcp_orchestrator.errors import OrchestratorError
 from mcp_orchestrator.sandbox import names
 from mcp_orchestrator.tools.proof import open_proven_toolbox
-from mcp_orchestrator.tools.toolbox import Toolbox, ToolOutput, ToolResult
+from mcp_orchestrator.tools.results import ToolOutput, ToolResult
+from mcp_orchestrator.tools.toolbox import Toolbox
 
 # The sandbox keeps its own time; ours only has to notice when it does not.
 _GRACE_SECONDS: Final = 10

@@ -67,12 +67,11 @@ def parse_message(line: bytes | bytearray) -> JSONRPCMessage:
 def unread_answer(line: OversizedLine, excess: str) -> JSONRPCError | None:
     """The error that stands for an answer too large to read, if it shows whose answer it is."""
     # Servers put the id first or last; what a result quotes in between is not looked at.
-    found = _ID.search(line.head) or next(iter(_ID.findall(line.tail)[-1:]), None)
-    if found is None:
+    ids = _ID.findall(line.head)[:1] or _ID.findall(line.tail)[-1:]
+    if not ids:
         return None
-    text = found.group(1) if isinstance(found, re.Match) else found
     try:
-        request_id = json.loads(text)
+        request_id = json.loads(ids[0])
     except ValueError:
         return None
     return _refusal(request_id, f"The answer has {line.length} bytes and {excess}: it is not read.")

@@ -5,80 +5,40 @@ calls may come from any task meanwhile.
 """
 
 import asyncio
-import itertools
 import logging
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from importlib.metadata import version
+from typing import Any, Final, Literal
 
 import mcp_types as types
 from mcp.client.session import ClientSession, IncomingMessage
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, listen
-from mcp.shared.dispatcher import CallOptions, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.exceptions import MCPError
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
-from mcp.shared.transport_context import TransportContext
 from pydantic import ValidationError
 
-from mcp_orchestrator.errors import OrchestratorError
 from mcp_orchestrator.sandbox.backend import Sandbox
-from mcp_orchestrator.tools.bridge import Bridge, BridgeLimits, IncomingMessages, OutgoingMessages
+from mcp_orchestrator.tools.bridge import Bridge, BridgeLimits
 from mcp_orchestrator.tools.catalogue import Catalogue
+from mcp_orchestrator.tools.dispatcher import ProgressQueue, UniqueDispatcher
+from mcp_orchestrator.tools.results import (
+    CallTimedOut,
+    ToolOutput,
+    ToolResult,
+    ToolsLost,
+    ToolsUnavailable,
+)
 
 logger = logging.getLogger(__name__)
 
 Era = Literal["auto", "handshake"]
 
 FACTS_KEY: Final = "io.mcp-orchestrator/sandbox"
-STREAM_KEY: Final = "io.mcp-orchestrator/stream"
-_CLIENT: Final = types.Implementation(name="mcp-orchestrator", version="0.1.0")
+_CLIENT: Final = types.Implementation(name="mcp-orchestrator", version=version("mcp-orchestrator"))
 _MOST_PAGES: Final = 100
 _LIST_SECONDS: Final = 60
 # The SDK keeps the time of a call; this much later we stop waiting even for our own words to be read.
 _GRACE_SECONDS: Final = 1
-_MOST_WAITING_OUTPUTS: Final = 1_000
-
-
-class ToolsError(OrchestratorError):
-    """Base of what goes wrong between us and a server: never what a tool answered."""
-
-
-class ToolsUnavailable(ToolsError):
-    """The server never came to the point of listing its tools."""
-
-
-class ToolsLost(ToolsError):
-    """The connection ended; what became of a call under way is unknown."""
-
-
-class CallTimedOut(ToolsError):
-    """The call took too long and was cancelled; what it did until then is done."""
-
-
-class ToolOutput(NamedTuple):
-    """What a running tool said meanwhile."""
-
-    text: str
-    stream: Literal["stdout", "stderr", "log"] = "log"
-    progress: float | None = None
-    total: float | None = None
-
-
-@dataclass(frozen=True)
-class ToolResult:
-    """What a tool answered; its failure is an answer too."""
-
-    content: tuple[Mapping[str, Any], ...]
-    is_error: bool = False
-    structured: Mapping[str, Any] | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        """All its text, for those who can show nothing else."""
-        return "\n".join(part["text"] for part in self.content if part.get("type") == "text")
 
 
 class Toolbox:
@@ -154,7 +114,7 @@ class Toolbox:
         """
         outputs: asyncio.Queue[ToolOutput | None] = asyncio.Queue()
         request = asyncio.create_task(
-            self._request(name, arguments, timeout_seconds, _ProgressInto(outputs)), name=f"call {name}"
+            self._request(name, arguments, timeout_seconds, ProgressQueue(outputs)), name=f"call {name}"
         )
         request.add_done_callback(lambda _: outputs.put_nowait(None))
         try:
@@ -170,7 +130,7 @@ class Toolbox:
         name: str,
         arguments: Mapping[str, Any],
         timeout_seconds: float,
-        progress: "_ProgressInto | None",
+        progress: ProgressQueue | None,
     ) -> ToolResult:
         request = types.CallToolRequest(
             params=types.CallToolRequestParams(name=name, arguments=dict(arguments))
@@ -186,7 +146,7 @@ class Toolbox:
         except MCPError as error:
             return self._failure(name, error, timeout_seconds)
         except ValidationError:
-            return _error("The server's answer is not a tool result.")
+            return ToolResult.failure("The server's answer is not a tool result.")
         return ToolResult(
             content=tuple(part.model_dump(by_alias=True, exclude_none=True) for part in answer.content),
             is_error=bool(answer.is_error),
@@ -199,7 +159,7 @@ class Toolbox:
             raise self.lost() from error
         if error.code == types.REQUEST_TIMEOUT:
             raise _timed_out(name, timeout_seconds) from error
-        return _error(f"The server refused the call ({error.code}): {error.message}")
+        return ToolResult.failure(f"The server refused the call ({error.code}): {error.message}")
 
     async def _list_page(self, cursor: str | None) -> types.ListToolsResult:
         request = types.ListToolsRequest(params=types.PaginatedRequestParams(cursor=cursor))
@@ -239,7 +199,7 @@ async def open_toolbox(
         bridge = Bridge(streams, limits)
         if not streams.is_fresh:
             await bridge.clear_line()
-        dispatcher = _Dispatcher(bridge)
+        dispatcher = UniqueDispatcher(bridge)
 
         async def on_message(message: IncomingMessage) -> None:
             if isinstance(message, types.ToolListChangedNotification):
@@ -315,84 +275,5 @@ async def _watch(session: ClientSession, toolbox: Toolbox) -> None:
         logger.info("Changes of the tool list are not told any more: %s", error)
 
 
-class _Dispatcher(Dispatcher[TransportContext]):
-    """The SDK's dispatcher with request ids that no earlier or later connection uses.
-
-    A container outlives our connection to it. With ids that start at 1 each time,
-    a late answer to a dead client would be taken for the answer to a new question.
-    """
-
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
-        self._inner = JSONRPCDispatcher[TransportContext](IncomingMessages(bridge), OutgoingMessages(bridge))
-        self._epoch = secrets.token_hex(8)
-        self._count = itertools.count(1)
-
-    async def send_raw_request(
-        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
-    ) -> dict[str, Any]:
-        options = CallOptions(**(opts or {}))
-        request_id = options.setdefault("request_id", f"{self._epoch}-{next(self._count)}")
-        progress = options.pop("on_progress", None)
-        if isinstance(progress, _ProgressInto):
-            # Not the SDK's way: it starts a task for each, which may come after the result.
-            meta = {**((params or {}).get("_meta") or {}), "progressToken": request_id}
-            params = {**(params or {}), "_meta": meta}
-            self._bridge.expect(request_id, progress.take)
-        else:
-            self._bridge.expect(request_id, None)
-        try:
-            return await self._inner.send_raw_request(method, params, options)
-        finally:
-            self._bridge.forget(request_id)
-
-    async def notify(
-        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
-    ) -> None:
-        await self._inner.notify(method, params, opts)
-
-    async def run(
-        self,
-        on_request: OnRequest,
-        on_notify: OnNotify,
-        on_notify_intercept: OnNotifyIntercept | None = None,
-        **options: Any,
-    ) -> None:
-        await self._inner.run(on_request, on_notify, on_notify_intercept, **options)
-
-
-class _ProgressInto:
-    """Puts the progress of one call into a queue, in the order of the wire."""
-
-    def __init__(self, outputs: asyncio.Queue[ToolOutput | None]) -> None:
-        self._outputs = outputs
-
-    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        """Only here because the SDK's type asks for it; `take` does the work."""
-
-    def take(self, params: dict[str, Any]) -> None:
-        if self._outputs.qsize() >= _MOST_WAITING_OUTPUTS:
-            return  # whoever does not keep up misses some: the result has the end of it all
-        meta = params.get("_meta")
-        stream = meta.get(STREAM_KEY) if isinstance(meta, dict) else None
-        text = params.get("message")
-        self._outputs.put_nowait(
-            ToolOutput(
-                text=text if isinstance(text, str) else "",
-                stream=stream if stream in ("stdout", "stderr") else "log",
-                progress=_number(params.get("progress")),
-                total=_number(params.get("total")),
-            )
-        )
-
-
 def _timed_out(name: str, seconds: float) -> CallTimedOut:
     return CallTimedOut(f"{name} did not finish within {seconds:g} s.")
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _error(text: str) -> ToolResult:
-    return ToolResult(content=({"type": "text", "text": text},), is_error=True)

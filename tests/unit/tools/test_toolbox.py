@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 
 from mcp_orchestrator.sandbox.backend import Sandbox
 from mcp_orchestrator.tools.bridge import BridgeLimits
-from mcp_orchestrator.tools.toolbox import (
-    CallTimedOut,
-    Toolbox,
-    ToolOutput,
-    ToolResult,
-    ToolsLost,
-    ToolsUnavailable,
-    open_toolbox,
-)
+from mcp_orchestrator.tools.results import CallTimedOut, ToolOutput, ToolResult, ToolsLost, ToolsUnavailable
+from mcp_orchestrator.tools.toolbox import Toolbox, open_toolbox
 from tests.support.streams import Answer, ScriptedSandbox, ScriptedStreams, line, result, text
 
 QUICK = 2.0

@@ -9,6 +9,7 @@ import pytest
 from mcp_orchestrator.sandbox.backend import MIB, SandboxLimits, SandboxSpec
 from mcp_orchestrator.sandbox.docker.account import deviations
 from mcp_orchestrator.sandbox.docker.description import EngineTraits, container_config
+from mcp_orchestrator.sandbox.docker.engine import _unenforced
 
 SPEC = SandboxSpec(name="mcpo-x-session-1", image="sha256:abc")
 LABELS = {"io.mcp-orchestrator.instance": "x"}
@@ -203,3 +204,31 @@ def test_another_image_or_a_mount_is_noticed() -> None:
     answer = inspected() | {"Image": "sha256:evil", "Mounts": [{"Type": "volume", "Destination": "/data"}]}
 
     assert broken(answer) == {"engine: image", "engine: no mounts"}
+
+
+def test_an_engine_that_notes_limits_and_does_not_hold_them_is_noticed() -> None:
+    rootless = EngineTraits(cgroup_version="2", unenforced=("memory", "cpu"))
+
+    found = {item.name for item in deviations(SPEC, inspected(), IMAGE, rootless) if not item.held}
+
+    assert found == {"engine: holds the limits it was told"}
+
+
+@pytest.mark.parametrize(
+    ("account", "expected"),
+    [
+        ({"CgroupDriver": "systemd", "MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True}, ()),
+        ({"CgroupDriver": "cgroupfs", "MemoryLimit": True, "PidsLimit": True, "CPUCfsQuota": True}, ()),
+        ({"CgroupDriver": "systemd", "MemoryLimit": True, "PidsLimit": True}, ("cpu",)),
+        (
+            {"CgroupDriver": "none", "MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True},
+            ("memory", "processes", "cpu"),
+        ),
+        ({}, ("memory", "processes", "cpu")),
+    ],
+    ids=str,
+)
+def test_which_limits_an_engine_holds_is_read_off_its_account(
+    account: dict[str, object], expected: tuple[str, ...]
+) -> None:
+    assert _unenforced(account) == expected

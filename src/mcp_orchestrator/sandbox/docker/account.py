@@ -55,6 +55,13 @@ def deviations(
         *_not_told(spec, actual, engine),
         *_paths(actual, engine),
         *_program(spec, inspected, image),
+        _property(
+            "holds the limits it was told",
+            not engine.unenforced,
+            f"not {', '.join(engine.unenforced)}: it has no control groups for them"
+            if engine.unenforced
+            else "all",
+        ),
     ]
 
 
@@ -165,4 +172,4 @@ def _id(image: str | None) -> str:
 
 def _property(name: str, held: bool, seen: object) -> Property:
     text = str(seen)
-    return Property(f"engine: {name}", held, text if len(text) <= 60 else text[:57] + "...")
+    return Property(f"engine: {name}", held, text if len(text) <= 80 else text[:77] + "...")

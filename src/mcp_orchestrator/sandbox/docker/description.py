@@ -19,6 +19,8 @@ class EngineTraits(NamedTuple):
     # options of a tmpfs that it does not know, and asks for more processes than some hosts allow.
     is_podman: bool = False
     seccomp_file: str = ""
+    # Limits it takes down and does not hold, as rootless engines do without delegated control groups.
+    unenforced: tuple[str, ...] = ()
 
 
 def container_config(

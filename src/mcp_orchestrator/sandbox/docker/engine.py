@@ -6,7 +6,7 @@ import os
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from aiodocker import Docker
@@ -78,7 +78,17 @@ async def traits(docker: Docker, data_dir: Path) -> EngineTraits:
         has_apparmor=not is_podman and any("apparmor" in option for option in options),
         seccomp_file=str(_profile_file(data_dir)) if is_podman else "",
         is_podman=is_podman,
+        unenforced=_unenforced(account),
     )
+
+
+def _unenforced(account: Mapping[str, Any]) -> tuple[str, ...]:
+    names = {"memory": "MemoryLimit", "processes": "PidsLimit", "cpu": "CpuCfsQuota"}
+    if account.get("CgroupDriver") == "none":
+        return tuple(names)
+    # Podman spells the last one otherwise.
+    found = {key.lower(): value for key, value in account.items()}
+    return tuple(name for name, key in names.items() if not found.get(key.lower()))
 
 
 def _profile_file(data_dir: Path) -> Path:

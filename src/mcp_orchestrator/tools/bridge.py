@@ -96,11 +96,6 @@ class Bridge:
         self.ending = ""
         """Why the connection ended, as a sentence; empty while it lives."""
 
-    @property
-    def noise(self) -> int:
-        """How many lines on stdout were no messages."""
-        return self._noise
-
     def stderr_tail(self) -> str:
         """The last the server said on stderr."""
         return b"".join(self._stderr)[-self._limits.stderr_bytes :].decode(errors="replace")

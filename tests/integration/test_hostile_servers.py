@@ -25,6 +25,7 @@ def serve():
     for line in sys.stdin:
         if not line.strip(): continue
         m = json.loads(line)
+        if 'method' not in m: continue
         if m['method'] == 'server/discover':
             send(id=m['id'], result=dict(resultType='complete', supportedVersions=['2026-07-28'],
                  capabilities=dict(tools={}), ttlMs=0, cacheScope='public'))
@@ -272,3 +273,41 @@ async def test_another_session_is_served_while_a_server_does_its_worst(workshop:
     # On two noisy cores this only tells served from starved: a blocked loop shows as one wait of seconds.
     assert max(waits) < 0.7
     assert sorted(waits)[len(waits) // 2] < 0.1
+
+
+ODDITIES = """
+def on_call(id, a):
+    def raw(data): sys.stdout.flush(); os.write(1, data)
+    odd = [b'\\xff\\xfe', b'\\x00', b'\\xef\\xbb\\xbf{}', b'{"a": "\\\\ud800"}', b'[1]', b'\\r']
+    for line in odd: raw(line + b'\\n')
+    for stray in (1, '1', None, id + '0', 'another'): send(id=stray, result=dict(content=[]))
+    send(method='notifications/progress', params=dict(progressToken='nobody', progress=1))
+    send(id=5, method='roots/list'); send(id=6, method='sampling/createMessage', params={})
+    send(id=7, method='elicitation/create', params={}); send(id=8, method='no/such')
+    if a.get('faulty'): return send(id=id, result={}, error=dict(code=1, message='both'))
+    text(id, 'first'); text(id, 'second')
+"""
+
+
+async def test_p02_to_p10_odd_bytes_strays_and_requests_of_the_server_change_nothing(
+    workshop: Workshop,
+) -> None:
+    async with workshop.foreign_toolbox(server(ODDITIES)) as (toolbox, _):
+        faulty = await toolbox.run("act", {"faulty": True}, 5)
+        answers = [(await toolbox.run("act", {}, 5)).text for _ in range(3)]
+
+    assert faulty.is_error
+    assert answers == ["first"] * 3
+
+
+async def test_p19_the_late_answer_of_a_cancelled_call_is_dropped(workshop: Workshop) -> None:
+    program = server(
+        "late = []\n"
+        "def on_call(id, a):\n"
+        "    if not late: return late.append(id)\n"
+        "    text(late[0], 'late'); text(id, 'in time')"
+    )
+    async with workshop.foreign_toolbox(program) as (toolbox, _):
+        with pytest.raises(CallTimedOut):
+            await toolbox.run("act", {}, 0.3)
+        assert (await toolbox.run("act", {}, 5)).text == "in time"

@@ -6,7 +6,7 @@ import os
 import stat
 
 from calls import text
-from paths import shown
+from paths import enter, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ _DEFAULT_ENTRIES = 1000
 _MOST_NAMES = 20_000  # looked at in one directory
 _MOST_DEPTH = 40  # each level holds a file open
 _LETTERS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Entry:
@@ -59,7 +58,7 @@ class Walk:
             self.notes.append(f"{path!r} is {depth} levels deep; what is below it was left out.")
             return
         try:
-            fd = os.open(name, _DIRECTORY, dir_fd=directory)
+            fd = enter(directory, name)
         except OSError as error:
             self.notes.append(f"{path!r}: {error.strerror}.")
             return

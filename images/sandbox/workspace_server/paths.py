@@ -15,7 +15,6 @@ import stat
 
 from calls import ToolError
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a pipe must not wait for the other end. O_NOCTTY: nor may a terminal become ours.
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -110,7 +109,7 @@ class Workspace:
     @staticmethod
     def _step(here: int, name: bytes, *, create: bool) -> int:
         try:
-            return os.open(name, _DIRECTORY, dir_fd=here)
+            return enter(here, name)
         except FileNotFoundError:
             if not create:
                 raise
@@ -118,7 +117,7 @@ class Workspace:
             os.mkdir(name, 0o755, dir_fd=here)
         except FileExistsError:
             pass  # made by someone else meanwhile; opening it says whether it is a directory
-        return os.open(name, _DIRECTORY, dir_fd=here)
+        return enter(here, name)
 
     @staticmethod
     def _refusal(error: OSError, path: str, parent: int, name: bytes) -> ToolError:
@@ -130,6 +129,21 @@ class Workspace:
                 return refusal(error, path)
             return ToolError(f"{path!r} cannot be used: {shown(name)!r} is {kind_of(mode)}.")
         return refusal(error, path)
+
+
+def enter(here: int, name: bytes) -> int:
+    """Return a descriptor of the directory of that name in this one; never follows a symbolic link.
+
+    Without O_DIRECTORY: together with it, gVisor's kernel takes O_NOFOLLOW for nothing.
+
+    Raises:
+        OSError: there is none, or it is something else.
+    """
+    fd = os.open(name, FILE_FLAGS, dir_fd=here)
+    if not stat.S_ISDIR(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    return fd
 
 
 def refusal(error: OSError, path: str) -> ToolError:

@@ -1,8 +1,8 @@
 """The SDK's transport over a sandbox's streams: lines out, messages in, everything bounded.
 
-Reading happens in the SDK's own receive loop and writing in the caller's task:
-no queue and no task stands between a call and the stream, so nothing here can
-grow. A server that floods, mumbles without end or does not read loses its
+Reading happens in the SDK's own receive loop, and a line is written by a task
+that ends with it: no queue stands between a call and the stream, so nothing
+here can grow. A server that floods, mumbles without end or does not read loses its
 connection; the sandbox itself is the owner's to remove.
 """
 

@@ -142,6 +142,13 @@ def test_alone_in_a_group_that_was_handed_over_we_make_room_and_use_it(second: P
     assert (ours / "cgroup.subtree_control").read_text() == "+cpu +memory +pids"
 
 
+def test_from_the_leaf_we_went_into_we_find_the_same_group_again(second: Path) -> None:
+    first_time = find_hierarchy("0::/app.slice/ours.service\n", second_mounts(second))
+    again = find_hierarchy("0::/app.slice/ours.service/mcp-orchestrator\n", second_mounts(second))
+
+    assert again.parents == first_time.parents
+
+
 def test_a_process_that_is_not_ours_is_never_moved(second: Path) -> None:
     (second / "app.slice/ours.service/cgroup.procs").write_text(f"{os.getpid()}\n1\n")
     find_hierarchy("0::/app.slice/ours.service\n", second_mounts(second))

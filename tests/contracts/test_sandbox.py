@@ -88,6 +88,7 @@ async def test_output_nobody_reads_waits_in_the_sandbox(workshop: Workshop) -> N
         "import sys\n"
         "sys.stdin.readline()\n"
         "for i in range(400): sys.stdout.write('x' * 65535 + '\\n')\n"
+        "sys.stdout.flush()\n"
         "sys.stdin.readline()"
     )
     async with sandbox.attach() as streams:
